@@ -1,0 +1,37 @@
+# The two commands a newcomer needs are `make demo` and `make test`; each sets up .venv by itself.
+PYTHON ?= python3.11
+BIN := .venv/bin
+SEEDS ?= 20
+
+.PHONY: demo test check unit fuzz bench clean help
+
+help:
+	@echo 'make demo    watch a scripted agent mend a small project through harness and worker'
+	@echo 'make test    linters, type checkers, layering, tests (what CI runs, with the fuzzers)'
+	@echo 'make check   linters and type checkers only'
+	@echo 'make unit    tests only; ARGS="-k name" selects'
+	@echo 'make fuzz    each fuzz target for a bounded number of inputs'
+	@echo 'make bench   speed as ratios to raw baselines'
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: .venv/.ready
+	@$(BIN)/rlm-harness demo
+
+test: check unit
+
+check: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pyright --level error
+
+unit: .venv/.ready
+	$(BIN)/pytest $(ARGS)
+
+clean:
+	rm -rf .venv

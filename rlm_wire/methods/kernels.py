@@ -1,0 +1,68 @@
+"""Cells: harness → worker (`kernel.execute`), and worker → kernel process (`cell.run`)."""
+
+from __future__ import annotations
+
+from typing import Literal, Never
+
+import msgspec
+
+from rlm_wire.methods.base import Request, StreamRequest
+from rlm_wire.methods.tools import Output, OutputChunk
+
+CellStatus = Literal["ok", "error", "timed_out", "interrupted", "kernel_died", "not_run"]
+
+
+class Display(msgspec.Struct, frozen=True):
+    """One rich result as its MIME bundle: text types as str, binary ones (image/png) as bytes."""
+
+    data: dict[str, str | bytes]
+
+
+class CellError(msgspec.Struct, frozen=True):
+    """The exception that ended a cell; `traceback` has no colour codes."""
+
+    name: str
+    message: str
+    traceback: str
+
+
+class CellResult(msgspec.Struct, frozen=True):
+    """How a cell ended; `result` is the text/plain of its last expression, `displays` every rich result in order.
+
+    `notices` tell what the model must know and cannot see: a kernel that was restarted, and what was lost with it.
+    """
+
+    status: CellStatus
+    output: Output
+    result: str | None = None
+    displays: list[Display] = []
+    error: CellError | None = None
+    notices: list[str] = []
+    duration: float = 0.0
+
+
+class Execute(StreamRequest[CellResult, OutputChunk, Never], tag="kernel.execute"):
+    """Run one cell in the agent's IPython kernel; cells of one kernel run one after another, in order of arrival.
+
+    `timeout` in seconds, from when the cell starts. Cancelling interrupts the cell and answers the partial result.
+    """
+
+    agent: str
+    code: str
+    timeout: float | None = None
+
+
+class CellOutcome(msgspec.Struct, frozen=True):
+    """Kernel → worker: what only the kernel knows of a finished cell; its output travels by pipe."""
+
+    status: Literal["ok", "error", "interrupted"]
+    result: str | None = None
+    displays: list[Display] = []
+    error: CellError | None = None
+
+
+class RunCell(Request[CellOutcome], tag="cell.run"):
+    """Worker → kernel: run `code` as cell number `number` (from 1)."""
+
+    code: str
+    number: int

@@ -1,0 +1,53 @@
+"""What a harness keeps in a worker: its workspace and its agents."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlm_wire.methods.base import Request
+
+
+class WorkspaceInfo(msgspec.Struct, frozen=True):
+    """`cwd` is absolute; `worker` names program and version; `pid` is the worker's."""
+
+    cwd: str
+    worker: str
+    pid: int
+    platform: str
+    python: str
+
+
+class OpenWorkspace(Request[WorkspaceInfo], tag="workspace.open"):
+    """First call of a session: the directory and environment of its agents.
+
+    `cwd` (None: the worker's own) must exist; `env` is laid over the worker's allow-listed environment.
+    """
+
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+
+
+class AgentOpened(msgspec.Struct, frozen=True):
+    agent: str
+
+
+class OpenAgent(Request[AgentOpened], tag="agent.open"):
+    """Open one agent: one kernel (started when first used) and one scope root.
+
+    `agent` names it (None: the worker does).
+    """
+
+    agent: str | None = None
+
+
+class AgentClosed(msgspec.Struct, frozen=True):
+    """`stopped` counts processes that were ended; `notices` names what was left running."""
+
+    stopped: int = 0
+    notices: list[str] = []
+
+
+class CloseAgent(Request[AgentClosed], tag="agent.close"):
+    """Close an agent: its kernel and running commands end before the answer. Daemons it left run on."""
+
+    agent: str
