@@ -36,9 +36,13 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class OutputChunk(msgspec.Struct, frozen=True):
-    """Live output, in order; chunks may end inside a character. At most 64 KiB."""
+    """Live output, in order; chunks may end inside a character. At most 64 KiB.
+
+    `skipped` bytes before `data` are missing, as the receiver was slower than the command; the result has them.
+    """
 
     data: bytes
+    skipped: int = 0
 
 
 class BashResult(msgspec.Struct, frozen=True):

@@ -1,0 +1,77 @@
+"""What `/proc` knows about processes: parents, sessions, start times, command lines. Reads only; quick to import.
+
+A process is identified by (pid, start time): a pid alone may be somebody else's by the time it is signalled.
+"""
+
+from __future__ import annotations
+
+import os
+
+Identity = tuple[int, int]
+
+
+class Row:
+    """One line of the table."""
+
+    __slots__ = ("parent", "pid", "session", "start", "state")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        # The command name, in parentheses, may itself hold spaces and parentheses: fields count from the last one.
+        fields = stat[stat.rindex(b")") + 2 :].split(b" ", 20)
+        self.pid = pid
+        self.state = fields[0]
+        self.parent = int(fields[1])
+        self.session = int(fields[3])
+        self.start = int(fields[19])
+
+    @property
+    def identity(self) -> Identity:
+        return self.pid, self.start
+
+    @property
+    def alive(self) -> bool:
+        """False for one that has ended and only waits to be reaped."""
+        return self.state not in b"ZXx"
+
+
+def row(pid: int) -> Row | None:
+    """The line of one process; None if there is none."""
+    stat = _read(pid, "stat")
+    return Row(pid, stat) if stat else None
+
+
+def table(pids: range | None = None) -> dict[int, Row]:
+    """The lines of `pids`, or of all processes, by pid."""
+    if pids is None:
+        with os.scandir("/proc") as entries:
+            numbers = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    found = map(row, numbers if pids is None else pids)
+    return {line.pid: line for line in found if line is not None}
+
+
+def command_line(pid: int) -> bytes:
+    """Arguments joined by spaces; the bare name in brackets where there are none."""
+    arguments = _read(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")
+    return arguments or b"[" + _read(pid, "comm").strip() + b"]"
+
+
+def has_variable(pid: int, name: str, value: int) -> bool:
+    """Whether `name=value` stood in the environment that `pid` was started with."""
+    return f"\0{name}={value}\0".encode() in b"\0" + _read(pid, "environ")
+
+
+def last_pid() -> int:
+    """The pid that was given out last, 0 if unknown."""
+    try:
+        with open("/proc/loadavg", "rb", buffering=0) as file:
+            return int(file.read(256).split()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read()
+    except OSError:  # gone meanwhile, or somebody else's
+        return b""
