@@ -1,0 +1,58 @@
+"""The harness: the model's turns, its credentials and the ledger, outside of the workspace where the tools run.
+
+`Workspace` is all that a harness of your own needs; the rest is the turn loop behind `rlm-harness`. Importing this
+package loads neither Trio nor an HTTP client: names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlm_harness.agent import Agent, Outcome
+    from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
+    from rlm_harness.model.chat import open_chat_model
+    from rlm_harness.model.interface import Model, ModelError
+    from rlm_harness.model.scripted import ScriptedModel
+    from rlm_harness.workspace import AgentTools, Workspace, local_worker_url
+
+__all__ = [
+    "Agent",
+    "AgentTools",
+    "Ledger",
+    "LedgerError",
+    "Model",
+    "ModelError",
+    "Outcome",
+    "ScriptedModel",
+    "Workspace",
+    "create_ledger",
+    "local_worker_url",
+    "open_chat_model",
+]
+
+_HOMES = {
+    "Agent": "agent",
+    "AgentTools": "workspace",
+    "Ledger": "ledger.writer",
+    "LedgerError": "ledger.writer",
+    "Model": "model.interface",
+    "ModelError": "model.interface",
+    "Outcome": "agent",
+    "ScriptedModel": "model.scripted",
+    "Workspace": "workspace",
+    "create_ledger": "ledger.writer",
+    "local_worker_url": "workspace",
+    "open_chat_model": "model.chat",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,158 @@
+"""The command line: arguments in, exit code out.
+
+A command imports what it needs only when it runs, so that --help is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from rlm_harness.display import JsonDisplay, TerminalDisplay
+    from rlm_harness.secrets import Secret
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+
+EXAMPLES = """\
+examples:
+  rlm-harness demo
+      watch a scripted model mend a small project; needs no key and no network
+  OPENAI_API_KEY=... rlm-harness run --model gpt-5 "make the tests pass"
+      work in the current directory, with a worker of its own
+  rlm-harness run --model qwen3 --base-url http://127.0.0.1:8000/v1 --cwd project "add a --verbose flag"
+      any OpenAI-compatible endpoint
+  rlm-harness run --model gpt-5 --workspace tls://workspace.example:4711 --token-file token --json "..."
+      in a workspace elsewhere (there: rlm-worker serve); events as JSON lines
+
+Ctrl-C cancels the turn: the running tool is stopped and its output so far is kept. A second one leaves at once.
+Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 130 interrupted.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point of `rlm-harness`; exits with the code that the help text explains."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        sys.exit(_run(options) if options.command == "run" else _demo(options))
+    except KeyboardInterrupt:  # before or after the signals are handled in order
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has left
+        sys.exit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rlm-harness",
+        description="Runs an agent: the model's turns here, its tools in a workspace.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{run,demo}")
+    run = commands.add_parser(
+        "run", help="let a model work on a task", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    run.add_argument("task", help="what the model is to do")
+    run.add_argument("--model", required=True, metavar="NAME", help="the model's name at the endpoint")
+    run.add_argument("--base-url", metavar="URL", help=f"OPENAI_BASE_URL or {DEFAULT_BASE_URL} if not given")
+    run.add_argument("--api-key-file", metavar="PATH", help="a file with the key, instead of OPENAI_API_KEY")
+    run.add_argument("--workspace", metavar="URL", help="a running worker; without it one is started here")
+    run.add_argument("--token-file", metavar="PATH", help="a file with the worker's token, instead of RLM_TOKEN")
+    run.add_argument("--cwd", metavar="DIR", help="the directory to work in, in the workspace")
+    run.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls")
+    demo = commands.add_parser("demo", help="watch a scripted model mend a small project")
+    for command in (run, demo):
+        command.add_argument("--json", action="store_true", help="print one event a line as JSON")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return number
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rlm_harness.secrets import UserError, read_secret_file, take_secret
+
+    try:
+        # Both leave the environment even if a file is used instead: a local worker would inherit them.
+        key, token = take_secret("OPENAI_API_KEY"), take_secret("RLM_TOKEN")
+        if options.api_key_file:
+            key = read_secret_file(options.api_key_file)
+        if options.token_file:
+            token = read_secret_file(options.token_file)
+        base_url = options.base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+        if key is None and base_url == DEFAULT_BASE_URL:
+            raise UserError("no API key: set OPENAI_API_KEY, or name a file with --api-key-file")
+        if not options.task.strip():
+            raise UserError("the task is empty")
+    except UserError as error:
+        return _complain(str(error))
+    return _converse(options, base_url, key, token)
+
+
+def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, token: Secret | None) -> int:
+    import trio
+
+    from rlm_harness.events import SessionEnded
+    from rlm_harness.model.chat import open_chat_model
+    from rlm_harness.secrets import UserError
+    from rlm_harness.session import Interrupts, Task, exit_code, run_task
+    from rlm_wire.errors import WireError
+
+    task = Task(
+        # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
+        text=os.fsencode(options.task).decode("utf-8", "replace"),
+        url=options.workspace,
+        token=token,
+        cwd=options.cwd,
+        max_turns=options.max_turns,
+    )
+    display = _display(options)
+    interrupts = Interrupts()
+
+    async def work() -> SessionEnded:
+        async with open_chat_model(options.model, base_url, key) as model:
+            return await run_task(task, model, display.show, interrupts)
+
+    try:
+        ended = trio.run(interrupts.run, work)
+    except (UserError, WireError) as error:
+        return _complain(str(error))
+    if ended is not None and ended.message:
+        _complain(ended.message)
+    return exit_code(ended, interrupts)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    import trio
+
+    from rlm_harness.demo.show import run_demo
+    from rlm_harness.secrets import UserError
+    from rlm_wire.errors import WireError
+
+    try:
+        return trio.run(run_demo, _display(options).show)
+    except (UserError, WireError) as error:
+        return _complain(str(error))
+
+
+def _display(options: argparse.Namespace) -> JsonDisplay | TerminalDisplay:
+    from rlm_harness.display import JsonDisplay, TerminalDisplay, write_to
+
+    write = write_to(sys.stdout.fileno())
+    if options.json:
+        return JsonDisplay(write)
+    return TerminalDisplay(write, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+
+
+def _complain(message: str) -> int:
+    """One line for a mistake of the user's; gives the exit code for it."""
+    print(f"rlm-harness: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+    return 2

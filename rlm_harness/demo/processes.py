@@ -1,0 +1,52 @@
+"""What a session left running, as the kernel tells it: a look through /proc, which trusts nobody's bookkeeping."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def leftovers(directory: Path, marker: str) -> list[str]:
+    """Each process that descends from this one, works below `directory`, or has `marker` in its environment.
+
+    Named by id and command line. Raises FileNotFoundError where there is no /proc.
+    """
+    found = []
+    parents = {pid: _parent(pid) for pid in _processes()}
+    for pid in parents:
+        if pid != os.getpid() and (_descends(pid, parents) or _belongs(pid, directory, marker)):
+            command = _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            found.append(f"{pid} {command or '(ended, not reaped)'}")
+    return found
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    """Field 4 of /proc/PID/stat; the name before it may itself hold spaces and parentheses."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
+def _descends(pid: int, parents: dict[int, int]) -> bool:
+    while pid := parents.get(pid, 0):
+        if pid == os.getpid():
+            return True
+    return False
+
+
+def _belongs(pid: int, directory: Path, marker: str) -> bool:
+    try:
+        cwd = Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:  # gone meanwhile, or another user's
+        return False
+    return cwd == directory or directory in cwd.parents or marker.encode() in _read(pid, "environ")
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # gone meanwhile, or another user's
+        return b""

@@ -1,0 +1,207 @@
+"""The two faces of the event stream: a person's terminal, and one JSON object a line.
+
+What goes out is decided purely; `write_to` is the only I/O.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+import trio
+
+from rlm_harness.events import (
+    AssistantReplied,
+    Event,
+    Nudged,
+    Retrying,
+    SessionEnded,
+    SessionStarted,
+    TextDelta,
+    ToolFinished,
+    ToolOutput,
+    ToolStarted,
+    TurnStarted,
+    Usage,
+    Verdict,
+)
+
+SHOWN_OUTPUT = 64 * 1024
+"""Characters of one tool's live output that a terminal shows: what floods by can be read in the ledger."""
+
+SHOWN_LINES = 24
+"""Lines of a cell, an edit or a note: enough to recognise it."""
+
+_UNPRINTABLE = re.compile(
+    "\x1b\\[[0-?]*[ -/]*[@-~]"  # colours and cursor movement
+    "|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?"  # titles, links, the clipboard
+    "|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # whatever else a terminal would act upon, a carriage return too
+)
+
+
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+
+
+def printable(text: str) -> str:
+    """`text` without anything that a terminal would obey: what tools and models print is not to be trusted with it."""
+    return _UNPRINTABLE.sub("", text)
+
+
+def write_to(descriptor: int) -> Callable[[str], Awaitable[None]]:
+    """A function that writes text to `descriptor`, in a thread: a terminal that is stopped must not stop the loop.
+
+    It raises OSError, BrokenPipeError if nobody reads any more. Cancellation: gives up waiting; text that was begun may
+    still go out, in order.
+    """
+    order = threading.Lock()
+
+    def write(data: bytes) -> None:
+        with order:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+    async def write_text(text: str) -> None:
+        await trio.to_thread.run_sync(partial(write, text.encode("utf-8", "replace")), abandon_on_cancel=True)
+
+    return write_text
+
+
+def json_line(event: Event, at: float) -> str:
+    """`event` as one line of JSON; `at` is in seconds since the start."""
+    fields: dict[str, Any] = {"at": round(at, 6)} | msgspec.to_builtins(event)
+    return msgspec.json.encode(fields).decode() + "\n"
+
+
+class JsonDisplay:
+    """One event a line, for programs."""
+
+    def __init__(self, write: Callable[[str], Awaitable[None]]) -> None:
+        self._write = write
+        self._started = time.monotonic()
+
+    async def show(self, event: Event) -> None:
+        await self._write(json_line(event, time.monotonic() - self._started))
+
+
+class TerminalDisplay:
+    """Turns as they happen, for people."""
+
+    def __init__(self, write: Callable[[str], Awaitable[None]], *, colour: bool) -> None:
+        self._write = write
+        self._view = TerminalView(colour=colour)
+
+    async def show(self, event: Event) -> None:
+        if text := self._view.render(event):
+            await self._write(text)
+
+
+class TerminalView:
+    """Events in, text out; remembers only where the cursor is and how much of a tool's output it has let through."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+        self._line_open = False
+        self._shown = 0
+
+    def render(self, event: Event) -> str:
+        match event:
+            case SessionStarted():
+                return self._block(f"model {event.model} · workspace {event.workspace} · {event.worker}", "2")
+            case TurnStarted(turn):
+                return self._block(f"\n── turn {turn} " + "─" * 40, "1")
+            case TextDelta(text):
+                return self._flow(text, "")
+            case AssistantReplied():
+                return self._block(_cost(event), "2")
+            case Retrying(reason, delay, attempt):
+                return self._block(f"! {reason}; attempt {attempt} in {delay:.1f} s", "33")
+            case Nudged(kind, _):
+                return self._block(f"! reminded the model ({kind.replace('_', ' ')})", "33")
+            case ToolStarted():
+                self._shown = 0
+                return self._block(f"▶ {event.tool}", "1;36") + self._block(_request(event), "36")
+            case ToolOutput(_, text):
+                return self._output(text)
+            case ToolFinished():
+                return self._finish(event)
+            case SessionEnded():
+                return self._end(event)
+            case Verdict(passed, findings):
+                head = self._block("\n" + ("PASSED" if passed else "FAILED"), "1;32" if passed else "1;31")
+                return head + self._block("\n".join(f"  {finding}" for finding in findings), "")
+
+    def _finish(self, event: ToolFinished) -> str:
+        good = event.status == "ok"
+        note = self._block(_indented(event.note, "  "), "") if event.note else ""
+        mark = f"{'✓' if good else '✗'} {event.tool} {event.status.replace('_', ' ')} in {_duration(event.duration)}"
+        return note + self._block(mark, "32" if good else "31")
+
+    def _end(self, event: SessionEnded) -> str:
+        tokens = event.usage.prompt_tokens + event.usage.completion_tokens
+        cost = f" · {tokens} tokens" if tokens else ""
+        turns = f"{event.turns} turn{'s' * (event.turns != 1)}"
+        summary = f"\n── {event.stop.replace('_', ' ')} · {turns} · {_duration(event.duration)}{cost}"
+        notices = "".join(f"\n! {notice}" for notice in event.notices)
+        return self._block(summary, "1") + self._block(f"ledger: {event.ledger}{notices}", "")
+
+    def _output(self, text: str) -> str:
+        room = SHOWN_OUTPUT - self._shown
+        self._shown += len(text)
+        if room <= 0:
+            return ""
+        cut = "" if len(text) <= room else self._block("  [more output is not shown here]", "2")
+        return self._flow(text[:room], "  ") + cut
+
+    def _flow(self, text: str, indent: str) -> str:
+        """Text that goes on where the last of it ended, each line begun with `indent`."""
+        shown = []
+        for line in _LINES.findall(printable(text)):
+            shown.append(line if self._line_open else indent + line)
+            self._line_open = not line.endswith("\n")
+        return "".join(shown)
+
+    def _block(self, text: str, style: str) -> str:
+        """Whole lines, never glued to an open one."""
+        opening = "\n" if self._line_open else ""
+        self._line_open = False
+        clean = printable(text)
+        return f"{opening}\x1b[{style}m{clean}\x1b[0m\n" if self._colour and style else f"{opening}{clean}\n"
+
+
+def _request(event: ToolStarted) -> str:
+    """What the model asked for, shortened to what a reader needs to recognise."""
+    arguments = event.arguments
+    match event.tool:
+        case "ipython":
+            return _indented(str(arguments.get("code", "")), "  │ ")
+        case "bash":
+            return _indented(str(arguments.get("command", "")), "  │ ")
+        case "edit":
+            old = _indented(str(arguments.get("old_str", "")), "  - ")
+            return f"  {arguments.get('path')}\n{old}\n{_indented(str(arguments.get('new_str', '')), '  + ')}"
+        case _:
+            return _indented(str(arguments.get("url", arguments)), "  ")
+
+
+def _indented(text: str, indent: str) -> str:
+    lines = text.splitlines()
+    shown = [indent + line for line in lines[:SHOWN_LINES]]
+    if len(lines) > SHOWN_LINES:
+        shown.append(f"{indent}[{len(lines) - SHOWN_LINES} more lines]")
+    return "\n".join(shown)
+
+
+def _cost(event: AssistantReplied) -> str:
+    tokens = f", {event.usage.prompt_tokens} + {event.usage.completion_tokens} tokens" if event.usage != Usage() else ""
+    return f"({_duration(event.duration)}{tokens})"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

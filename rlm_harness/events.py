@@ -1,0 +1,147 @@
+"""What happens in a session, as one stream of typed events. Only the event types and what an event sink is.
+
+The terminal display and `--json` read the same stream; as JSON each event is one object whose `event` names its type
+(`ToolOutput` is `tool_output`). Sizes are in bytes, durations in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one model call, or summed over several, as the endpoint reports them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
+
+
+def snake_case(name: str) -> str:
+    """What a type is called in JSON: `ToolOutput` is `tool_output`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=snake_case):
+    pass
+
+
+class SessionStarted(_Event, frozen=True):
+    """`ledger` is the path of messages.jsonl; `workspace` the absolute directory the tools work in."""
+
+    session: str
+    model: str
+    workspace: str
+    worker: str
+    ledger: str
+
+
+class TurnStarted(_Event, frozen=True):
+    """A turn is one model call and what it asks for; the first is number 1."""
+
+    turn: int
+
+
+class TextDelta(_Event, frozen=True):
+    """The next piece of the reply's text, as it arrives."""
+
+    text: str
+
+
+class Retrying(_Event, frozen=True):
+    """The model call failed and is tried again in `delay` seconds; text already shown of this reply is void."""
+
+    reason: str
+    delay: float
+    attempt: int
+
+
+class AssistantReplied(_Event, frozen=True):
+    """The reply is complete and in the ledger."""
+
+    turn: int
+    content: str
+    finish_reason: str
+    usage: Usage
+    duration: float
+
+
+class ToolStarted(_Event, frozen=True):
+    turn: int
+    call: str
+    tool: str
+    arguments: dict[str, Any]
+
+
+class ToolOutput(_Event, frozen=True):
+    """Live output of the running tool; pieces never end inside a character."""
+
+    call: str
+    text: str
+
+
+class ToolFinished(_Event, frozen=True):
+    """`content` is what the model sees, `note` the part of it that was not live output.
+
+    `status` is `ok`, `error`, `timed_out` or `cancelled`.
+    """
+
+    call: str
+    tool: str
+    status: str
+    note: str
+    content: str
+    duration: float
+
+
+class Nudged(_Event, frozen=True):
+    """The harness answered the model itself, with `text`, as the reply was no use."""
+
+    kind: str
+    text: str
+
+
+class SessionEnded(_Event, frozen=True):
+    """`stop` is `answered`, `max_turns`, `length`, `empty`, `cancelled`, `refused` or `error`.
+
+    `message` says what went wrong in the last two: the endpoint refused the request, or the session could not go on.
+    """
+
+    stop: str
+    answer: str
+    turns: int
+    usage: Usage
+    duration: float
+    ledger: str
+    message: str = ""
+    notices: list[str] = []
+
+
+class Verdict(_Event, frozen=True):
+    """The demo's end: what the harness itself found, not what the model said."""
+
+    passed: bool
+    findings: list[str]
+
+
+Event: TypeAlias = (
+    SessionStarted
+    | TurnStarted
+    | TextDelta
+    | Retrying
+    | AssistantReplied
+    | ToolStarted
+    | ToolOutput
+    | ToolFinished
+    | Nudged
+    | SessionEnded
+    | Verdict
+)
+
+Emit: TypeAlias = Callable[[Event], Awaitable[None]]
+"""Where events go. A slow sink slows down what it watches, down to the command whose output it shows."""

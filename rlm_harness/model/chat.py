@@ -1,0 +1,204 @@
+"""Any OpenAI-compatible chat-completions endpoint, streamed over HTTP. Decoding and retry rules are in the siblings."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+import httpx
+import trio
+
+from rlm_harness.events import Emit, Retrying, TextDelta
+from rlm_harness.model.interface import Message, ModelError, Reply, ToolSchema
+from rlm_harness.model.retries import RetryPolicy, is_retryable, parse_retry_after
+from rlm_harness.model.streaming import (
+    MAX_REPLY,
+    EventStreamDecoder,
+    MalformedReply,
+    ReplyAssembler,
+    ReportedError,
+    error_message,
+)
+from rlm_harness.secrets import Secret, UserError
+
+CONNECT_TIMEOUT = 15.0
+"""Seconds for name, TCP and TLS: a reachable endpoint needs far less, and a retry follows anyway."""
+
+IDLE_TIMEOUT = 300.0
+"""Seconds without a byte before a stream counts as stalled: reasoning models are silent for minutes."""
+
+MAX_ERROR_BODY = 64 * 1024
+"""Bytes read of an error response: it is shown in one line."""
+
+
+class _TryAgain(Exception):
+    """This attempt failed in a way that the next may not."""
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class ChatModel:
+    """One model behind one endpoint; made by `open_chat_model`. Any number of replies may be under way at once."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, name: str, key: Secret | None, policy: RetryPolicy) -> None:
+        self._client = client
+        self._url = url
+        self._name = name
+        self._key = key
+        self._policy = policy
+        self._jitter = random.SystemRandom()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSchema], emit: Emit) -> Reply:
+        """See `Model.reply`. Tries again as the retry policy says, telling `emit` each time.
+
+        Raises ModelError: the request was refused (key, model, URL, size), or every attempt failed.
+        Cancellation: closes the connection of the request under way.
+        """
+        request = self._request(messages, tools)
+        failures = 0
+        while True:
+            try:
+                return await self._attempt(request, emit)
+            except _TryAgain as failure:
+                failures += 1
+                delay = self._policy.delay(failures, self._jitter.random(), failure.retry_after)
+                if delay is None:
+                    self._give_up(failure, failures)
+                await emit(Retrying(self._safe(str(failure)), round(delay, 3), failures + 1))
+                await trio.sleep(delay)
+
+    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "model": self._name,
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if tools:  # endpoints refuse parallel_tool_calls without tools
+            request |= {"tools": list(tools), "parallel_tool_calls": False}
+        return request
+
+    async def _attempt(self, request: dict[str, Any], emit: Emit) -> Reply:
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key.reveal()}"
+        try:
+            async with self._client.stream("POST", self._url, json=request, headers=headers) as response:
+                if response.status_code != httpx.codes.OK:
+                    await self._refuse(response)
+                kind = response.headers.get("content-type", "").partition(";")[0].strip()
+                if kind != "text/event-stream":
+                    raise ModelError(
+                        f"{self._url} answered with {kind or 'no type'}, not with events: is the base URL right?",
+                        refused=True,
+                    )
+                return await self._receive(response, emit)
+        except httpx.ConnectTimeout:
+            raise _TryAgain(f"no connection to {self._url} within {CONNECT_TIMEOUT:.0f} s") from None
+        except httpx.TimeoutException:
+            raise _TryAgain("the endpoint sends nothing: the stream has stalled") from None
+        except httpx.ConnectError as error:
+            raise _TryAgain(f"cannot reach {self._url}: {error}") from None
+        except httpx.TransportError as error:
+            raise _TryAgain(f"the connection broke: {error}") from None
+        except MalformedReply as error:
+            raise _TryAgain(str(error)) from None
+
+    async def _receive(self, response: httpx.Response, emit: Emit) -> Reply:
+        decoder, assembler = EventStreamDecoder(), ReplyAssembler()
+        received = 0
+        try:
+            async for data in response.aiter_bytes():
+                received += len(data)
+                if received > MAX_REPLY:
+                    raise ModelError(f"the reply is larger than {MAX_REPLY} bytes")
+                for event in decoder.feed(data):
+                    if event == b"[DONE]":
+                        return assembler.reply()
+                    if text := assembler.feed(event):
+                        await emit(TextDelta(text))
+        except ReportedError as error:
+            if error.status is None or is_retryable(error.status):
+                raise _TryAgain(f"the endpoint reports: {error}") from None
+            raise ModelError(self._safe(f"the endpoint reports: {error}")) from None
+        except httpx.TransportError:
+            if not assembler.complete:  # a connection that breaks behind the last word does no harm
+                raise
+        return assembler.reply()
+
+    async def _refuse(self, response: httpx.Response) -> NoReturn:
+        status = response.status_code
+        body = b""
+        async for data in response.aiter_bytes():
+            body += data[: MAX_ERROR_BODY - len(body)]
+            if len(body) == MAX_ERROR_BODY:
+                break
+        said = error_message(body)
+        said = f": {said}" if said else ""
+        if is_retryable(status):
+            retry_after = parse_retry_after(response.headers.get("retry-after"), time.time())
+            raise _TryAgain(f"HTTP {status}{said}", retry_after)
+        advice = {
+            401: "the API key is wrong or missing (OPENAI_API_KEY or --api-key-file)",
+            403: "the API key may not use this model",
+            404: "no such model or no such URL (check --model; --base-url usually ends in /v1)",
+            413: "the conversation is too large for the endpoint",
+        }.get(
+            status,
+            f"{self._url} moved: use its new address as base URL"
+            if 300 <= status < 400
+            else "the endpoint refuses the request",
+        )
+        raise ModelError(self._safe(f"{advice}; HTTP {status} from {self._url}{said}"), refused=True)
+
+    def _give_up(self, failure: _TryAgain, failures: int) -> NoReturn:
+        asked = failure.retry_after
+        why = f"gave up after {failures} attempt{'s' * (failures > 1)}"
+        if asked is not None and asked > self._policy.longest_wait:
+            why = f"the endpoint asks to wait {asked:.0f} s; try again then"
+        raise ModelError(self._safe(f"{failure} ({why})"))
+
+    def _safe(self, text: str) -> str:
+        return text if self._key is None else self._key.redact(text)
+
+
+@asynccontextmanager
+async def open_chat_model(
+    name: str,
+    base_url: str,
+    key: Secret | None = None,
+    *,
+    policy: RetryPolicy | None = None,
+    idle_timeout: float = IDLE_TIMEOUT,
+) -> AsyncIterator[ChatModel]:
+    """The model `name` of the endpoint `base_url`, for instance `http://127.0.0.1:8000/v1`.
+
+    Raises UserError if `base_url` is no plain HTTP URL. `idle_timeout` in seconds without a byte.
+    Cancellation: closes the connections.
+    """
+    url = completions_url(base_url)
+    timeout = httpx.Timeout(idle_timeout, connect=CONNECT_TIMEOUT)
+    async with httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None)) as client:
+        yield ChatModel(client, url, name, key, policy or RetryPolicy())
+
+
+def completions_url(base_url: str) -> str:
+    """Where to POST, below `base_url`. Raises UserError that says what is wrong with it."""
+    try:
+        url = httpx.URL(base_url)
+    except (httpx.InvalidURL, TypeError) as error:
+        raise UserError(f"{base_url!r} is not a URL: {error}") from None
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise UserError(f"{base_url!r} is not an http:// or https:// URL")
+    if url.userinfo or url.query or url.fragment:
+        raise UserError("a base URL has no user, password, query or fragment; the key has its own place")
+    return f"{base_url.rstrip('/')}/chat/completions"

@@ -1,0 +1,71 @@
+"""What a model is: one async method. No I/O here, and no particular endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from rlm_harness.events import Emit, Usage
+
+Message: TypeAlias = dict[str, Any]
+"""One chat message in the shape of the chat-completions API: `role`, `content`, and what the role adds to them."""
+
+ToolSchema: TypeAlias = dict[str, Any]
+"""One entry of the API's `tools`."""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A tool call as the model wrote it: `arguments` is unchecked text that should be a JSON object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """One complete reply. `finish_reason` is the endpoint's: `stop`, `tool_calls`, `length`, ..."""
+
+    text: str
+    tool_calls: list[ToolCall] = []
+    finish_reason: str = "stop"
+    usage: Usage = Usage()
+
+    @property
+    def message(self) -> Message:
+        """The reply as the assistant message that later requests carry."""
+        message: Message = {"role": "assistant", "content": self.text}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.tool_calls
+            ]
+        return message
+
+
+class ModelError(Exception):
+    """The model gave no reply, and trying again will not help (or was tried often enough). Says what to do.
+
+    `refused`: the endpoint will not have this request at all, so what was configured is wrong.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class Model(Protocol):
+    """Something that answers a conversation."""
+
+    @property
+    def name(self) -> str:
+        """What the endpoint calls it."""
+        ...
+
+    async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSchema], emit: Emit) -> Reply:
+        """Answer `messages`; meanwhile hand each piece of text to `emit` as `TextDelta`, each new try as `Retrying`.
+
+        Raises ModelError. Cancellation: ends the request; nothing of the reply is kept.
+        """
+        ...

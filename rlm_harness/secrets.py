@@ -1,0 +1,68 @@
+"""Keys and tokens: where they come from, and that they show up nowhere else."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+
+class UserError(Exception):
+    """The user asked for something that cannot be; one line that says what to do instead."""
+
+
+class Secret:
+    """A key or token that never shows itself: not by repr, str or format; only `reveal()` gives the text."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def redact(self, text: str) -> str:
+        """`text` without this secret: servers like to quote the key they refuse."""
+        return text.replace(self._text, "[secret]")
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+
+def read_secret_file(path: str) -> Secret:
+    """The secret in the file `path`, without surrounding white space. Raises UserError, which never quotes it."""
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not a text file") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if not text:
+        raise UserError(f"{path} is empty")
+    return _checked(text, path)
+
+
+def take_secret(variable: str) -> Secret | None:
+    """The secret in the environment variable, which is then gone: from children, and from what /proc shows of us.
+
+    Removing a variable only unlinks it; its text stays in the block that /proc/PID/environ shows to every process of
+    this user, which a local worker's commands are. So the text itself is overwritten.
+    """
+    text = os.environ.get(variable)
+    if text is None:
+        return None
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    address = libc.getenv(variable.encode())
+    if address:
+        ctypes.memset(address, 0, len(os.fsencode(text)))
+    del os.environ[variable]
+    return _checked(text.strip(), variable) if text.strip() else None
+
+
+def _checked(text: str, source: str) -> Secret:
+    # It goes into an HTTP header: a line break or a stray character must fail here, not be quoted in an error there.
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise UserError(f"the secret in {source} has characters that cannot be part of one")
+    return Secret(text)

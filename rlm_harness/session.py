@@ -1,0 +1,152 @@
+"""One task from start to end: workspace, ledger and agent opened, the prompt run, everything closed again.
+
+Interruptions too: the first Ctrl-C cancels the turn, the second leaves at once; SIGTERM is as the second.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from rlm_harness.agent import Agent
+from rlm_harness.events import Emit, SessionEnded, SessionStarted
+from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
+from rlm_harness.model.interface import Model, ModelError
+from rlm_harness.prompts import Surroundings
+from rlm_harness.secrets import Secret
+from rlm_harness.workspace import Workspace, local_worker_url
+from rlm_wire.errors import SessionLost
+
+Result = TypeVar("Result")
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What to do and where. `url` None: a worker of our own, in `cwd` or else in the current directory."""
+
+    text: str
+    url: str | None = None
+    token: Secret | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] | None = None
+    max_turns: int | None = None
+
+
+class Interrupts:
+    """Turns signals into cancellation while `run` runs: of the turn if one is under way, else of everything."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        """The signal that came first, if any."""
+        self._everything = trio.CancelScope()
+        self._turn: trio.CancelScope | None = None
+
+    async def run(self, work: Callable[[], Awaitable[Result]]) -> Result | None:
+        """Run `work` with signals handled; None if a signal ended it before it could return.
+
+        Raises what `work` raises. Cancellation: cancels `work`.
+        """
+        answer: Result | None = None
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._watch)
+            with self._everything:
+                try:
+                    answer = await work()
+                except Exception as error:  # noqa: BLE001  (raised below: the nursery would wrap it in a group)
+                    failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return answer
+
+    @contextmanager
+    def turn(self) -> Iterator[trio.CancelScope]:
+        """Within this block the first Ctrl-C cancels the block and nothing else."""
+        with trio.CancelScope() as scope:
+            self._turn = scope
+            try:
+                yield scope
+            finally:
+                self._turn = None
+
+    async def _watch(self, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                first = self.received is None
+                self.received = self.received or signal.Signals(number)
+                if first and number == signal.SIGINT and self._turn is not None:
+                    self._turn.cancel()
+                else:
+                    self._everything.cancel()
+
+
+async def run_task(task: Task, model: Model, emit: Emit, interrupts: Interrupts) -> SessionEnded:
+    """Do `task`, telling `emit` everything, and say how it ended; by then nothing of it runs any more.
+
+    Raises UserError, WireError or OSError (from `emit`) if it could not begin or go on.
+    Cancellation: ends everything at once; the ledger has what was recorded so far.
+    """
+    url = task.url or local_worker_url()
+    cwd = task.cwd if task.url else str(Path.cwd() / (task.cwd or ""))
+    token = task.token.reveal() if task.token else None
+    started = trio.current_time()
+    async with Workspace.connect(url, token, cwd, task.env) as workspace, create_ledger() as ledger:
+        async with workspace.agent() as tools:
+            info = workspace.info
+            await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
+            await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
+            surroundings = Surroundings(info.cwd, info.platform, info.python)
+            agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
+            stop, answer, message = await _prompt(agent, task.text, interrupts)
+        notices = list(tools.closed.notices) if tools.closed else []
+        try:
+            await ledger.write_meta(
+                _meta(ledger, model, workspace, status=stop) | {"turns": agent.turns, "usage": agent.usage}
+            )
+        except LedgerError as error:
+            notices.append(str(error))
+    duration = trio.current_time() - started
+    ended = SessionEnded(stop, answer, agent.turns, agent.usage, duration, str(ledger.path), message, notices)
+    await emit(ended)
+    return ended
+
+
+async def _prompt(agent: Agent, text: str, interrupts: Interrupts) -> tuple[str, str, str]:
+    """How the prompt ended: stop, answer, and what went wrong."""
+    with interrupts.turn():
+        try:
+            outcome = await agent.prompt(text)
+        except ModelError as error:
+            return "refused" if error.refused else "error", "", str(error)
+        except (LedgerError, SessionLost) as error:
+            return "error", "", str(error)
+        return outcome.stop, outcome.answer, ""
+    return "cancelled", "", ""
+
+
+def _meta(ledger: Ledger, model: Model, workspace: Workspace, *, status: str) -> dict[str, object]:
+    return {
+        "session": ledger.session,
+        "status": status,
+        "model": model.name,
+        "workspace": workspace.info.cwd,
+        "worker": workspace.info.worker,
+        "updated_at": time.time(),
+    }
+
+
+def exit_code(ended: SessionEnded | None, interrupts: Interrupts) -> int:
+    """0 for an answer, 2 if the endpoint refused what was configured, 128 + n for signal n, else 1."""
+    if interrupts.received is not None:
+        return 128 + interrupts.received
+    if ended is None or ended.stop != "answered":
+        return 2 if ended is not None and ended.stop == "refused" else 1
+    return 0

@@ -1,0 +1,169 @@
+"""The workspace, seen from the harness: a worker behind a URL, and the tools of each agent in it.
+
+The one place that makes tool calls. Use it alone to build a harness of your own.
+"""
+
+from __future__ import annotations
+
+import codecs
+import inspect
+import shlex
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Never, TypeAlias, TypeVar
+
+import trio
+
+import rlm_wire
+from rlm_wire.errors import SessionLost
+from rlm_wire.methods.base import StreamRequest
+from rlm_wire.methods.kernels import CellResult, Execute
+from rlm_wire.methods.sessions import AgentClosed, CloseAgent, OpenAgent, OpenWorkspace, WorkspaceInfo
+from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
+
+Result = TypeVar("Result")
+
+OnOutput: TypeAlias = Callable[[str], object]
+"""Takes live output; may be an async function, and a slow one slows down the command that it watches."""
+
+CLOSE_TIMEOUT = 10.0
+"""Seconds an agent's kernel and commands get to end; beyond it the worker is stuck, and ends with its connection."""
+
+
+def local_worker_url() -> str:
+    """The URL of a worker as a child process of this one, run by the same interpreter."""
+    return f"stdio:{shlex.quote(sys.executable)} -m rlm_worker serve --stdio"
+
+
+class AgentTools:
+    """The four tools of one agent: its kernel, its commands, its files. Made by `Workspace.agent`.
+
+    Calls may run at the same time; cells of one agent run one after another. `timeout` is in seconds from the start of
+    the work, None for no limit. `on_output` gets live output as text that never ends inside a character, invalid bytes
+    replaced. Every method raises CallError if the worker refuses the call and SessionLost if the worker is gone.
+
+    Cancellation, of all four: stops the work in the workspace and waits until it has stopped; what it had produced is
+    lost. `open_bash` and `open_ipython` give the call itself, whose `cancel()` keeps the partial result.
+    """
+
+    def __init__(self, peer: rlm_wire.Peer, name: str) -> None:
+        self._peer = peer
+        self.name = name
+        self.closed: AgentClosed | None = None
+        """What ending the agent met, for instance daemons left running; None while it is open."""
+
+    async def bash(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        on_output: OnOutput | None = None,
+    ) -> BashResult:
+        """Run `command` in a fresh bash, stdin empty. `cwd` is relative to the agent's; `env` is laid over its own."""
+        return await self._run(self._bash(command, timeout, cwd, env), on_output)
+
+    def open_bash(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> AbstractAsyncContextManager[rlm_wire.Call[BashResult, OutputChunk, Never]]:
+        """As `bash`, as an open call: iterate it for OutputChunk items, then `await call.result()`."""
+        return self._peer.open(self._bash(command, timeout, cwd, env))
+
+    async def ipython(
+        self, code: str, *, timeout: float | None = None, on_output: OnOutput | None = None
+    ) -> CellResult:
+        """Run a cell in the agent's kernel, which starts with the first one and keeps its variables."""
+        return await self._run(Execute(self.name, code, timeout), on_output)
+
+    def open_ipython(
+        self, code: str, *, timeout: float | None = None
+    ) -> AbstractAsyncContextManager[rlm_wire.Call[CellResult, OutputChunk, Never]]:
+        """As `ipython`, as an open call."""
+        return self._peer.open(Execute(self.name, code, timeout))
+
+    async def edit(self, path: str, old: str, new: str) -> EditResult:
+        """Replace the one occurrence of `old` in the file; see `rlm_wire.methods.tools.Edit` for what can go wrong."""
+        return await self._peer.call(Edit(self.name, path, old, new))
+
+    async def fetch(self, url: str, *, max_chars: int = 20_000, timeout: float = 45.0) -> FetchResult:
+        """GET `url` from within the workspace, as text; see `rlm_wire.methods.tools.Fetch`."""
+        return await self._peer.call(Fetch(self.name, url, max_chars, timeout))
+
+    def _bash(self, command: str, timeout: float | None, cwd: str | None, env: Mapping[str, str] | None) -> Bash:
+        return Bash(self.name, command, timeout, cwd, dict(env) if env is not None else None)
+
+    async def _run(self, request: StreamRequest[Result, OutputChunk, Never], on_output: OnOutput | None) -> Result:
+        if on_output is None:
+            return await self._peer.call(request)
+        async with self._peer.open(request) as call:
+            return await follow(call, on_output)
+
+
+async def follow(call: rlm_wire.Call[Result, OutputChunk, Never], on_output: OnOutput) -> Result:
+    """Hand the live output of an open call to `on_output`, piece by piece, then give its result.
+
+    Cancellation: stops following; the call is its opener's.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    async for chunk in call:
+        await _hand_over(decoder.decode(chunk.data), on_output)
+    await _hand_over(decoder.decode(b"", final=True), on_output)
+    return await call.result()
+
+
+async def _hand_over(text: str, on_output: OnOutput) -> None:
+    if text:
+        answer = on_output(text)
+        if inspect.isawaitable(answer):
+            await answer
+
+
+class Workspace:
+    """One worker's workspace, made by `Workspace.connect`: `info` says where it is, `agent()` opens an agent in it."""
+
+    def __init__(self, peer: rlm_wire.Peer, info: WorkspaceInfo) -> None:
+        self.peer = peer
+        self.info = info
+
+    @staticmethod
+    @asynccontextmanager
+    async def connect(
+        url: str, token: str | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Workspace]:
+        """Connect to the worker at `url`; `local_worker_url()` starts one of our own, which ends with this block.
+
+        `cwd` (None: the worker's own) is the directory of its agents and must exist there; `env` is laid over the
+        environment that the worker allows its tools. Raises TransportError, LaunchError, HandshakeError or
+        AuthenticationError if there is no connection, CallError if the worker refuses `cwd` or `env`.
+        Cancellation: closes the connection, which ends what its agents run.
+        """
+        async with rlm_wire.connect(url, token=token) as peer:
+            info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None))
+            yield Workspace(peer, info)
+
+    @asynccontextmanager
+    async def agent(self, name: str | None = None) -> AsyncIterator[AgentTools]:
+        """Open an agent: a kernel (started when first used) and the root of what it may do. `name` must be new.
+
+        Leaving the block ends its kernel and running commands and waits until they have ended, for at most
+        CLOSE_TIMEOUT seconds if cancelled. Raises CallError or SessionLost.
+        """
+        opened = await self.peer.call(OpenAgent(name))
+        tools = AgentTools(self.peer, opened.agent)
+        try:
+            yield tools
+        finally:
+            with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                try:
+                    tools.closed = await self.peer.call(CloseAgent(tools.name))
+                except SessionLost:
+                    tools.closed = (
+                        AgentClosed()
+                    )  # the worker ends its agents when it loses us: nothing is left to close
