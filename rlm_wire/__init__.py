@@ -1,0 +1,93 @@
+"""Typed calls between two processes, both ways, over any byte stream.
+
+    async with rlm_wire.connect(url, token=token) as peer:
+        total = await peer.call(Add(1, 2))
+
+Layers, each importing only those below: `endpoints` (connect, serve) → `broker` (Trio: calls, handlers) and
+`transports` (bytes) → `methods` (the vocabulary) → `frames` (the protocol, pure) → `errors`. Importing this package
+loads none of them: names are looked up when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rlm_wire.broker.calls import Call
+    from rlm_wire.broker.incoming import IncomingCall
+    from rlm_wire.broker.peer import Peer, PeerInfo
+    from rlm_wire.broker.scopes import Scopes, current_scope
+    from rlm_wire.broker.services import Service
+    from rlm_wire.endpoints import Server, connect, serve
+    from rlm_wire.errors import (
+        AuthenticationError,
+        CallError,
+        HandshakeError,
+        LaunchError,
+        LocalProtocolError,
+        ProtocolError,
+        RemoteProtocolError,
+        SessionLost,
+        TransportError,
+        WireError,
+    )
+    from rlm_wire.frames.limits import Limits
+    from rlm_wire.methods.base import Request, StreamRequest
+
+__all__ = [
+    "AuthenticationError",
+    "Call",
+    "CallError",
+    "HandshakeError",
+    "IncomingCall",
+    "LaunchError",
+    "Limits",
+    "LocalProtocolError",
+    "Peer",
+    "PeerInfo",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "Request",
+    "Scopes",
+    "Server",
+    "Service",
+    "SessionLost",
+    "StreamRequest",
+    "TransportError",
+    "WireError",
+    "connect",
+    "current_scope",
+    "serve",
+]
+
+_HOME = {
+    "Call": "broker.calls",
+    "IncomingCall": "broker.incoming",
+    "Limits": "frames.limits",
+    "Peer": "broker.peer",
+    "PeerInfo": "broker.peer",
+    "Request": "methods.base",
+    "Scopes": "broker.scopes",
+    "Server": "endpoints",
+    "Service": "broker.services",
+    "StreamRequest": "methods.base",
+    "connect": "endpoints",
+    "current_scope": "broker.scopes",
+    "serve": "endpoints",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

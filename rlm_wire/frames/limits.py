@@ -64,6 +64,9 @@ ACK_FRAMES: Final = 1024
 ACK_BYTES: Final = 512 * 1024
 """An Ack is due after so many frames or bytes (or a whole sliced message): rare enough to cost nothing."""
 
+QUEUED_FRAMES_LIMIT: Final = 65_536
+"""Small frames that may wait for a peer that sends and does not read: four for each call it may have open."""
+
 MESSAGE_TEXT_LIMIT: Final = 16 * 1024
 """Characters of the human text in Fail, Goodbye and Cancel: an error message is not a data channel."""
 

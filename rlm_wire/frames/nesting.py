@@ -13,17 +13,22 @@ from rlm_wire.frames.limits import NESTING_LIMIT
 
 TOO_DEEP: Final = f"nested deeper than {NESTING_LIMIT} levels"
 
-# Headers of msgpack containers: fixmap, fixarray, array16/32, map16/32. A level of nesting takes at least one.
-_NOT_A_CONTAINER: Final = bytes(b for b in range(256) if not (0x80 <= b <= 0x9F or 0xDC <= b <= 0xDF))
+# As many container headers (fixmap, fixarray, array16/32, map16/32) as a body needs to be too deep. Bytes of strings
+# match too: finding fewer proves that all is well, finding them proves nothing. Cheaper than walking small bodies only.
+_MANY_CONTAINERS: Final = re.compile(rb"(?:[^\x80-\x9f\xdc-\xdf]*+[\x80-\x9f\xdc-\xdf]){%d}" % (NESTING_LIMIT + 1))
 
-# Values of one byte that contain nothing: skipped many at a time. Empty containers are among them.
+# Values of one byte that contain nothing, many of them at once. Empty containers are among them.
 _LEAVES: Final = re.compile(rb"[\x00-\x7f\x80\x90\xa0\xc0\xc2\xc3\xe0-\xff]+")
+_RUN_WORTH_MATCHING: Final = 16
+_SMALL: Final = 1024
 
-# Bytes behind the header of values with a fixed size: floats, integers, fixext.
-_FIXED: Final = {
-    0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
-    0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17,
-}  # fmt: skip
+# Bytes of a value, by its header, where the header alone tells: numbers, fixext, short strings. Else 0.
+_SIZES: Final = [1] * 0x80 + [0] * 0x80
+_SIZES[0x80] = _SIZES[0x90] = 1
+_SIZES[0xA0:0xC0] = range(1, 0x21)
+_SIZES[0xC0:0xC4] = [1] * 4
+_SIZES[0xCA:0xD9] = [5, 9, 2, 3, 5, 9, 2, 3, 5, 9, 3, 4, 6, 10, 18]
+_SIZES[0xE0:0x100] = [1] * 0x20
 
 # Width of the length behind the header, and bytes besides the announced ones: bin, ext (a type byte), str.
 _SIZED: Final = {
@@ -31,53 +36,47 @@ _SIZED: Final = {
     0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0),
 }  # fmt: skip
 
+# Width of the count behind the header, and values for each that is counted.
 _CONTAINERS: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-
-_STEPS_BEFORE_COUNTING: Final = 32
 
 
 def is_msgpack_nested_too_deeply(body: bytes | bytearray | memoryview) -> bool:
     """True if containers in `body` are nested beyond NESTING_LIMIT. What is malformed is left to the decoder."""
-    if len(body) <= NESTING_LIMIT:
+    size = len(body)
+    if size <= NESTING_LIMIT or (size <= _SMALL and _MANY_CONTAINERS.match(body) is None):
         return False
-    if len(body) <= 1024 and len(bytes(body).translate(None, _NOT_A_CONTAINER)) <= NESTING_LIMIT:
-        return False
-    return _walk_msgpack(body)
-
-
-def _walk_msgpack(body: bytes | bytearray | memoryview) -> bool:
-    """Walk the values with a stack of how many are left in each open container."""
-    position, end = 0, len(body)
-    left: list[int] = [1]
-    steps = 0
-    while left and position < end:
-        steps += 1
-        if steps == _STEPS_BEFORE_COUNTING and len(bytes(body).translate(None, _NOT_A_CONTAINER)) <= NESTING_LIMIT:
-            return False
-        if left[-1] == 0:
-            left.pop()
-            continue
-        if run := _LEAVES.match(body, position, min(end, position + left[-1])):
-            left[-1] -= run.end() - position
-            position = run.end()
+    position, end = 0, size
+    left = 1  # values still to come in the innermost open container
+    outer: list[int] = []  # and in those around it
+    while position < end:
+        if not left:
+            if not outer:
+                return False
+            left = outer.pop()
             continue
         header = body[position]
+        size = _SIZES[header]
+        if size:
+            if size == 1 and left > _RUN_WORTH_MATCHING and (run := _LEAVES.match(body, position, position + left)):
+                size = run.end() - position
+                left -= size - 1
+            position += size
+            left -= 1
+            continue
+        left -= 1
         position += 1
-        left[-1] -= 1
-        if 0x80 <= header <= 0x9F:
-            left.append((header & 0x0F) * (2 if header < 0x90 else 1))
-        elif 0xA0 <= header <= 0xBF:
-            position += header & 0x1F
-        elif header in _SIZED:
+        if header in _SIZED:
             width, more = _SIZED[header]
             position += width + more + int.from_bytes(body[position : position + width], "big")
-        elif header in _CONTAINERS:
+            continue
+        outer.append(left)
+        if header in _CONTAINERS:
             width, values = _CONTAINERS[header]
-            left.append(int.from_bytes(body[position : position + width], "big") * values)
+            left = int.from_bytes(body[position : position + width], "big") * values
             position += width
         else:
-            position += _FIXED.get(header, 0)
-        if len(left) > NESTING_LIMIT + 1:
+            left = (header & 0x0F) * (2 if header < 0x90 else 1)
+        if len(outer) > NESTING_LIMIT:
             return True
     return False
 

@@ -6,6 +6,7 @@ params. Only the base classes live here; the vocabulary itself is in the sibling
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 import msgspec
@@ -56,6 +57,7 @@ class RequestTypes(msgspec.Struct, frozen=True):
     from_caller: Any = None
 
 
+@functools.cache
 def request_types(request: type[Request[Any]]) -> RequestTypes:
     """Read `result` and item types from the bases of `request`.
 

@@ -13,9 +13,18 @@ CellStatus = Literal["ok", "error", "timed_out", "interrupted", "kernel_died", "
 
 
 class Display(msgspec.Struct, frozen=True):
-    """One rich result as its MIME bundle: text types as str, binary ones (image/png) as bytes."""
+    """One rich result as its MIME bundle, in two parts, since JSON cannot tell bytes from text.
 
-    data: dict[str, str | bytes]
+    `text` holds text types (text/html, image/svg+xml, JSON as text), `binary` the others (image/png), decoded.
+    """
+
+    text: dict[str, str] = {}
+    binary: dict[str, bytes] = {}
+
+    @property
+    def data(self) -> dict[str, str | bytes]:
+        """The whole bundle, by MIME type."""
+        return {**self.text, **self.binary}
 
 
 class CellError(msgspec.Struct, frozen=True):
@@ -59,6 +68,7 @@ class CellOutcome(msgspec.Struct, frozen=True):
     result: str | None = None
     displays: list[Display] = []
     error: CellError | None = None
+    notices: list[str] = []
 
 
 class RunCell(Request[CellOutcome], tag="cell.run"):

@@ -1,0 +1,373 @@
+"""One session, seen from this side: calls out, calls in, and the tasks that serve them.
+
+The reader never writes and never waits for a handler: it decodes a batch of frames, hands each on, and lets the writer
+flush once at the end. Plain-function handlers run in it; others get tasks in a nursery of their own, which is ended
+before the Goodbye, so that nothing of a session outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, Never, TypeVar
+
+import msgspec
+import trio
+
+from rlm_wire.broker.calls import DEADLINE_GRACE, Call
+from rlm_wire.broker.groups import one_error
+from rlm_wire.broker.incoming import IncomingCall, answer, to_call_error
+from rlm_wire.broker.items import ItemGate
+from rlm_wire.broker.keepalive import keep_alive
+from rlm_wire.broker.link import Link
+from rlm_wire.broker.scopes import current_scope
+from rlm_wire.broker.services import Registration, Service
+from rlm_wire.broker.writer import Writer
+from rlm_wire.errors import CallError, SessionLost, TransportError, WireError
+from rlm_wire.frames.connection import Connection
+from rlm_wire.frames.events import CreditReceived, Ended, ItemReceived
+from rlm_wire.frames.limits import Limits
+from rlm_wire.frames.schema import NO_ITEMS, Cancel, Close, Fail, Pong, Reply
+from rlm_wire.frames.schema import Call as CallFrame
+from rlm_wire.methods.base import Request, StreamRequest, request_types
+
+Result = TypeVar("Result")
+Received = TypeVar("Received")
+Sent = TypeVar("Sent")
+
+CLOSE_GRACE: Final = 5.0
+"""Seconds for the last frames and the Goodbye to leave when a session is closed."""
+
+
+class PeerInfo(msgspec.Struct, frozen=True):
+    """What the handshake told of the other side, and what was agreed. `limits` are those in force."""
+
+    software: str
+    version: int
+    codec: str
+    features: list[str]
+    limits: Limits
+    session: str
+
+
+class Peer:
+    """The other side of a session. Use it from the Trio run that opened it, from as many tasks as you like."""
+
+    def __init__(self, connection: Connection, link: Link, service: Service, info: PeerInfo) -> None:
+        self.info = info
+        self.service = service
+        self.state: Any = None
+        self.batches = 0
+        self._connection = connection
+        self._link = link
+        self._writer = Writer(connection, link)
+        self._calls: dict[int, Call[Any, Any, Any]] = {}
+        self._incoming: dict[int, IncomingCall[Any, Any]] = {}
+        self._handlers = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+        self._handlers_ended = trio.Event()
+        self._many_at_once = False
+        self._closed = trio.Event()
+        self._error: SessionLost | None = None
+        self._pongs: dict[int, trio.Event] = {}
+        self._in_batch = False
+        self._dispatch: dict[type, Callable[[Any], None]] = {
+            CallFrame: self._on_call, Reply: self._on_reply, Fail: self._on_fail, ItemReceived: self._on_item,
+            Close: self._on_close, Cancel: self._on_cancel, CreditReceived: self._on_credit, Pong: self._on_pong,
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.info.software!r} at {self._link.description}>"
+
+    # ------------------------------------------------------------------- public
+
+    async def call(self, request: Request[Result], *, timeout: float | None = None) -> Result:
+        """Make a call and wait for its result; items of a stream request are not sent at all.
+
+        `timeout` in seconds travels as the deadline of the handler. Raises CallError if the call failed (also
+        `deadline_exceeded`), SessionLost if the session is or gets lost. Cancellation: the work is cancelled at the
+        peer, and this waits, shielded and bounded by STOP_GRACE, until it has stopped.
+        """
+        flags = NO_ITEMS if isinstance(request, StreamRequest) else 0
+        call: Call[Result, Never, Never] = self._start(request, timeout, flags)
+        try:
+            if timeout is None:
+                return await call.result()
+            with trio.move_on_after(timeout + DEADLINE_GRACE):
+                return await call.result()
+            raise CallError("deadline_exceeded", f"no answer to {request.method} within {timeout} s")
+        finally:
+            if not call.ended:
+                await call.wait_stopped("cancelled by the caller")
+                self._calls.pop(call.id, None)
+
+    @asynccontextmanager
+    async def open(
+        self, request: StreamRequest[Result, Received, Sent], *, timeout: float | None = None
+    ) -> AsyncIterator[Call[Result, Received, Sent]]:
+        """Make a call with items; leaving the block cancels it if it has not ended, and waits until it has stopped.
+
+        Raises like `call`. Cancellation: likewise.
+        """
+        await trio.lowlevel.checkpoint()
+        call: Call[Result, Received, Sent] = self._start(request, timeout, 0)
+        try:
+            yield call
+        finally:
+            await call.wait_stopped("its caller left")
+            self._calls.pop(call.id, None)
+
+    async def ping(self) -> float:
+        """Round trip to the peer's reader in seconds. Raises SessionLost. Cancellation: harmless."""
+        token = max(self._pongs, default=0) + 1
+        pong = self._pongs[token] = trio.Event()
+        start = trio.current_time()
+        try:
+            self.send_ping(token)
+            await pong.wait()
+        finally:
+            self._pongs.pop(token, None)
+        self._check_open()
+        return trio.current_time() - start
+
+    async def wait_closed(self) -> None:
+        """Wait until the session has ended, by a Goodbye or by loss."""
+        await self._closed.wait()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    # --------------------------------------- for calls, incoming calls, keepalive
+
+    def decode(self, value: Any, type_: Any, what: str) -> Any:
+        return self._connection.codec.decode_value(value, type_, what)
+
+    def item_gate(self, call_id: int) -> ItemGate:
+        return ItemGate(call_id, self._connection, self._writer)
+
+    def send_item(self, call_id: int, item: Any) -> None:
+        self._connection.send_item(call_id, item)
+        self._writer.wake()
+
+    def close_sending(self, call_id: int) -> None:
+        self._connection.close_sending(call_id)
+        self._flush()
+
+    def cancel_call(self, call: Call[Any, Any, Any], reason: str) -> None:
+        if self._connection.cancel(call.id, reason):
+            self._calls.pop(call.id).end_unsent()
+        self._flush()
+
+    def consumed(self, call_id: int, item: ItemReceived) -> None:
+        self._connection.consumed(call_id, item)
+        self._writer.wake()
+
+    def reply(self, call_id: int, result: Any) -> None:
+        if not self._connection.ended:
+            self._connection.reply(call_id, result)
+            self._incoming.pop(call_id, None)
+            self._flush()
+
+    def fail(self, call_id: int, error: CallError) -> None:
+        if not self._connection.ended:
+            self._connection.fail(call_id, error)
+            self._incoming.pop(call_id, None)
+            self._flush()
+
+    def send_ping(self, token: int) -> None:
+        self._check_open()
+        self._connection.ping(token)
+        self._flush()
+
+    def lose(self, error: WireError) -> None:
+        """The session is over: every open call fails, every handler is cancelled."""
+        if self._closed.is_set():
+            return
+        message = str(error)
+        if isinstance(error, TransportError):
+            message = f"the connection to {self._link.description} broke: {message}"
+        if why := self._link.diagnose():
+            message = f"{message} ({why})"
+        self._error = SessionLost(message)
+        self._closed.set()
+        unsent = self._connection.unsent_calls()
+        for call_id, call in self._calls.items():
+            call.lose(SessionLost(message, fate="not_sent" if call_id in unsent else "maybe_executed"))
+        self._calls.clear()
+        for pong in self._pongs.values():
+            pong.set()
+        self._writer.close()
+        self._handlers.cancel(message)
+
+    # -------------------------------------------------------------------- tasks
+
+    async def read(self) -> None:
+        """The reader: runs until the session has ended."""
+        connection, link = self._connection, self._link
+        error: WireError | None = None
+        ended = False
+        try:
+            while not ended:
+                count = await link.receive_into(connection.writable())
+                self.batches += 1
+                if not count:
+                    error = connection.end_of_stream().error
+                    break
+                self._in_batch = True
+                events = connection.received(count)
+                self._many_at_once = len(events) > 1
+                for event in events:
+                    if isinstance(event, Ended):
+                        ended, error = True, event.error
+                    else:
+                        self._dispatch[type(event)](event)
+                self._in_batch = False
+                self._writer.flush()
+        except (TransportError, trio.ClosedResourceError) as broken:
+            error = broken if isinstance(broken, TransportError) else TransportError("the stream is closed")
+        self._in_batch = False
+        self.lose(error or SessionLost("the peer ended the session"))
+
+    async def write(self) -> None:
+        """The writer: runs until the stream breaks or it is cancelled."""
+        try:
+            await self._writer.run()
+        except (TransportError, trio.ClosedResourceError) as broken:
+            self.lose(broken if isinstance(broken, TransportError) else TransportError("the stream is closed"))
+
+    async def run_handlers(self, task_status: trio.TaskStatus[None]) -> None:
+        """Owns the handlers' tasks; ends when they are cancelled and have ended."""
+        with self._handlers:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        self._handlers_ended.set()
+
+    async def end_handlers(self) -> None:
+        """Cancel the handlers and wait, shielded, until they have ended."""
+        self._handlers.cancel("the session is ending")
+        with trio.CancelScope(shield=True):
+            await self._handlers_ended.wait()
+
+    async def say_goodbye(self) -> None:
+        """Send what is queued, and the Goodbye; shielded, and at most CLOSE_GRACE."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_GRACE):
+            self._connection.goodbye()
+            if not self._closed.is_set():
+                await self._writer.drain()
+        self.lose(SessionLost("the session was closed here"))
+
+    # ------------------------------------------------------- one method an event
+
+    def _on_call(self, frame: CallFrame) -> None:
+        registration = self.service.find(frame.method)
+        if registration is None:
+            name = frame.method[:200]
+            self.fail(frame.id, CallError("unimplemented", f"there is no method {name!r} here"))
+            return
+        try:
+            request = self.decode(frame.params, registration.request, f"params of {frame.method}")
+        except CallError as error:
+            self.fail(frame.id, error)
+            return
+        if registration.is_async:
+            call: IncomingCall[Any, Any] = IncomingCall(self, frame, registration)
+            self._incoming[frame.id] = call
+            assert self._nursery is not None
+            self._nursery.start_soon(call.run, request, name=frame.method)
+        else:
+            self._run_now(frame, registration, request)
+
+    def _run_now(self, frame: CallFrame, registration: Registration, request: Any) -> None:
+        try:
+            if registration.takes_call:
+                result = registration.function(request, IncomingCall(self, frame, registration))
+            else:
+                result = registration.function(request)
+        except Exception as error:  # noqa: BLE001 - the boundary: whatever a handler raises becomes an answer
+            self.fail(frame.id, to_call_error(error, frame.method))
+        else:
+            answer(self, frame.id, registration, result)
+
+    def _on_reply(self, frame: Reply) -> None:
+        call = self._calls.pop(frame.id, None)
+        if call is not None:
+            call.receive_reply(frame)
+
+    def _on_fail(self, frame: Fail) -> None:
+        call = self._calls.pop(frame.id, None)
+        if call is not None:
+            call.receive_fail(frame)
+
+    def _on_item(self, event: ItemReceived) -> None:
+        call = self._calls.get(event.id) or self._incoming.get(event.id)
+        if call is not None:
+            call.receive_item(event)
+
+    def _on_close(self, frame: Close) -> None:
+        call = self._calls.get(frame.id) or self._incoming.get(frame.id)
+        if call is not None:
+            call.receive_close()
+
+    def _on_cancel(self, frame: Cancel) -> None:
+        call = self._incoming.get(frame.id)
+        if call is not None:
+            call.receive_cancel(frame.reason)
+
+    def _on_credit(self, event: CreditReceived) -> None:
+        call = self._calls.get(event.id) or self._incoming.get(event.id)
+        if call is not None:
+            call.receive_credit()
+
+    def _on_pong(self, frame: Pong) -> None:
+        pong = self._pongs.get(frame.token)
+        if pong is not None:
+            pong.set()
+
+    # ------------------------------------------------------------------ details
+
+    def _start(self, request: Request[Any], timeout: float | None, flags: int) -> Call[Any, Any, Any]:
+        self._check_open()
+        cls = type(request)
+        types = request_types(cls)
+        call_id = self._connection.call(cls.method, request, scope=current_scope.get(), deadline=timeout, flags=flags)
+        call = self._calls[call_id] = Call(self, call_id, cls.method, types)
+        self._flush()
+        return call
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise SessionLost(str(self._error), fate="not_sent")
+
+    def _flush(self) -> None:
+        if self._in_batch:
+            return  # the reader flushes once, at the end
+        if self._many_at_once:
+            self._writer.wake()  # others are about to send too: let their frames leave together
+        else:
+            self._writer.flush()
+
+
+@asynccontextmanager
+async def open_peer(connection: Connection, link: Link, service: Service, info: PeerInfo) -> AsyncIterator[Peer]:
+    """Run a session over `link` while the body runs. Leaving ends every handler, then says Goodbye.
+
+    The body is not cancelled when the session is lost: its calls fail. Whatever the body raises is raised as it is.
+    """
+    peer = Peer(connection, link, service, info)
+    with one_error():
+        async with trio.open_nursery() as machinery:
+            machinery.start_soon(peer.write)
+            try:
+                async with service.lifespan(peer) as peer.state:
+                    await machinery.start(peer.run_handlers)
+                    machinery.start_soon(peer.read)
+                    machinery.start_soon(keep_alive, peer)
+                    try:
+                        yield peer
+                    finally:
+                        await peer.end_handlers()
+            finally:
+                await peer.say_goodbye()
+                machinery.cancel_scope.cancel()

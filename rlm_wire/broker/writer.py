@@ -1,0 +1,137 @@
+"""The single writer: the only place that sends on a stream once the session is open.
+
+Frames queue in the Connection. Two ways lead out: `flush` sends at once what the stream takes without waiting (no task
+switch: this keeps a lone call short), and the writer task sends what had to wait or what `wake` asked for (many frames
+queued in one round of the scheduler leave in one send). Neither tears a frame: what was not taken is kept in order, and
+a caller never waits for the stream, so no caller's cancellation can interrupt it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import trio
+
+from rlm_wire.broker.link import Buffer, Link
+from rlm_wire.errors import TransportError
+from rlm_wire.frames.connection import Connection
+
+BURST: Final = 256 * 1024
+"""Bytes sent before other tasks get their turn: more makes small calls beside a stream wait, less slows the stream."""
+
+ROOM: Final = 256 * 1024
+"""Bytes of items that may queue before their senders wait: enough to keep the link busy, little to hold back others."""
+
+_JOIN_LIMIT: Final = 64 * 1024
+
+
+class Writer:
+    """Owns the sending side of `link` for `connection`. `run` must be running for anything to be guaranteed."""
+
+    def __init__(self, connection: Connection, link: Link) -> None:
+        self._connection = connection
+        self._link = link
+        self._unsent: list[Buffer] = []
+        self._sleeper: trio.lowlevel.Task | None = None
+        self._awake = False
+        self._room = trio.lowlevel.ParkingLot()
+        self._error: TransportError | None = None
+        self._idle = trio.lowlevel.ParkingLot()
+
+    def flush(self) -> None:
+        """Send now what the stream takes without waiting; the writer task does the rest."""
+        if self._awake or self._unsent:
+            return  # the task is at it and will find what is queued
+        pieces = self._connection.data_to_send(BURST)
+        if not pieces:
+            return
+        pieces, size = _join(pieces)
+        try:
+            sent = self._link.send_nowait(pieces)
+        except (TransportError, trio.ClosedResourceError) as error:
+            self._error = _as_transport_error(error)
+            self.wake()
+            return
+        if sent < size:
+            self._unsent = _rest(pieces, sent)
+        if sent < size or self._connection.queued:
+            self.wake()
+        self._make_room()
+
+    def wake(self) -> None:
+        """Have the writer task send what is queued, in its next turn."""
+        if self._sleeper is not None:
+            trio.lowlevel.reschedule(self._sleeper)
+            self._sleeper = None
+            self._awake = True
+
+    async def run(self) -> None:
+        """Send until cancelled. Raises TransportError if the stream breaks.
+
+        Cancellation: the stream may hold half a frame; it must not be used again.
+        """
+        self._awake = True
+        while True:
+            if self._error is not None:
+                raise self._error
+            pieces, self._unsent = self._unsent or self._connection.data_to_send(BURST), []
+            if pieces:
+                pieces, size = _join(pieces)
+                await self._link.send(pieces)
+                self._make_room()
+                if size >= BURST:
+                    await trio.lowlevel.checkpoint()
+            else:
+                self._awake = False
+                self._idle.unpark_all()
+                self._sleeper = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
+
+    def _stop_sleeping(self, _: object) -> trio.lowlevel.Abort:
+        self._sleeper = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def drain(self) -> None:
+        """Wait until everything that may be sent has been taken by the stream."""
+        self.wake()
+        if self._awake:
+            await self._idle.park()
+
+    @property
+    def has_room(self) -> bool:
+        """True unless more than ROOM bytes wait."""
+        return self._connection.queued <= ROOM
+
+    async def wait_room(self) -> None:
+        """Wait for room, or for the end."""
+        await self._room.park()
+
+    def _make_room(self) -> None:
+        if self._room and self.has_room:
+            self._room.unpark_all()
+
+    def close(self) -> None:
+        """Nothing will be sent any more: let those who wait for room find out."""
+        self._room.unpark_all()
+        self._idle.unpark_all()
+
+
+def _as_transport_error(error: TransportError | trio.ClosedResourceError) -> TransportError:
+    return error if isinstance(error, TransportError) else TransportError("the stream is closed")
+
+
+def _join(pieces: list[Buffer]) -> tuple[list[Buffer], int]:
+    """Few small pieces are cheaper to copy together than to pass one by one. Returns the total size as well."""
+    size = sum(map(len, pieces))
+    if len(pieces) > 1 and size <= _JOIN_LIMIT:
+        return [b"".join(pieces)], size
+    return pieces, size
+
+
+def _rest(pieces: list[Buffer], sent: int) -> list[Buffer]:
+    """What is left of `pieces` after `sent` bytes."""
+    for index, piece in enumerate(pieces):
+        if sent < len(piece):
+            return [memoryview(piece)[sent:], *pieces[index + 1 :]]
+        sent -= len(piece)
+    return []

@@ -1,0 +1,254 @@
+"""connect() and serve(): URL → transport → handshake → session. The only module that sees transports and broker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from rlm_wire import __version__
+from rlm_wire.broker.groups import one_error
+from rlm_wire.broker.peer import Peer, PeerInfo, open_peer
+from rlm_wire.broker.services import Service
+from rlm_wire.errors import AuthenticationError, HandshakeError, WireError
+from rlm_wire.frames.codec import CODEC_NAMES, codec_named
+from rlm_wire.frames.connection import Connection
+from rlm_wire.frames.framing import show
+from rlm_wire.frames.handshake import ClientHandshake, Established, Handshake, ServerHandshake, Side
+from rlm_wire.frames.limits import Limits
+from rlm_wire.transports import ByteStream, Listener, transport_for
+
+if TYPE_CHECKING:
+    import ssl
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT: Final = 5.0
+"""Seconds from the first byte's chance to Welcome. Spec §3.5."""
+
+LAUNCH_TIMEOUT: Final = 60.0
+"""The same where a command is started first: pulling a container or logging in takes its time."""
+
+STRANGERS_LIMIT: Final = 64
+"""Connections that may be in their handshake at once. Beyond it the oldest is dropped: it had its chance."""
+
+REFUSAL_DELAY: Final = 0.5
+"""Seconds before a wrong token is answered: guessing must be slow."""
+
+SOFTWARE: Final = f"rlm-wire/{__version__} python/{platform.python_version()}"
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    service: Service | None = None,
+    token: str | bytes | None = None,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    limits: Limits | None = None,
+    codec: str | None = None,
+) -> AsyncIterator[Peer]:
+    """Open a session with the server at `url` and close it on leaving.
+
+    `url`: `stdio:COMMAND`, `tcp://HOST:PORT`, `tls://HOST:PORT`, `unix:PATH`, `memory:NAME`, or one of an installed
+    transport. `service` answers the calls that the server makes. `token` is the shared secret, needed where the stream
+    is not private by construction; without `ssl_context`, `tls:` trusts whoever proves to know the token. `codec`:
+    `msgpack` or `json`, if only one will do.
+
+    Raises TransportError (not reached), LaunchError (a command ended first), HandshakeError (no agreement within
+    HANDSHAKE_TIMEOUT), AuthenticationError. Cancellation: closes the stream.
+    """
+    transport, address = transport_for(url)
+    ours = _Ours(service or Service(), token, limits or Limits(), [codec_named(codec).name] if codec else CODEC_NAMES)
+    async with transport.connect(address, ssl_context=ssl_context) as stream:
+        timeout = LAUNCH_TIMEOUT if stream.skips_banner else HANDSHAKE_TIMEOUT
+        agreed = await _agree(
+            stream, lambda: ClientHandshake(ours.side(stream), skip_banner=stream.skips_banner), timeout
+        )
+        async with _session(stream, agreed, ours, client=True) as peer:
+            yield peer
+
+
+@asynccontextmanager
+async def serve(
+    url: str,
+    service: Service,
+    token: str | bytes | None = None,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    limits: Limits | None = None,
+) -> AsyncIterator[Server]:
+    """Answer calls at `url` while the body runs; leaving ends every session with a Goodbye.
+
+    `url` as for `connect`; `stdio:` alone serves this process's own stdin and stdout. `tcp:` and `tls:` need a `token`.
+    Raises TransportError if the address cannot be had, AuthenticationError if a token is needed and missing.
+    """
+    transport, address = transport_for(url)
+    if not token and url.partition(":")[0].lower() in ("tcp", "tls"):
+        raise AuthenticationError(f"{url} can be reached by strangers: serving it needs a token")
+    with one_error():
+        async with transport.listen(address, ssl_context=ssl_context) as listener, trio.open_nursery() as nursery:
+            server = Server(listener, _Ours(service, token, limits or Limits()))
+            nursery.start_soon(server.accept)
+            yield server
+            nursery.cancel_scope.cancel("the server is closing")
+
+
+class Server:
+    """A service being served. `urls` are its real addresses, ports included."""
+
+    def __init__(self, listener: Listener, ours: _Ours) -> None:
+        self.urls = list(listener.urls)
+        self._listener = listener
+        self._ours = ours
+        self._strangers: dict[ByteStream, trio.CancelScope] = {}
+        self._closed = trio.Event()
+
+    async def wait_closed(self) -> None:
+        """Wait until no peer can come any more and all are gone: on stdio when the client has left, else for ever."""
+        await self._closed.wait()
+
+    async def accept(self) -> None:
+        """Accept peers until there are no more, and serve each in a task of its own."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    stream = await self._listener.accept()
+                except trio.EndOfChannel:
+                    break
+                if len(self._strangers) >= STRANGERS_LIMIT:
+                    oldest = next(iter(self._strangers))
+                    self._strangers.pop(oldest).cancel("too many connections in their handshake")
+                nursery.start_soon(self._serve, stream)
+        self._closed.set()
+
+    async def _serve(self, stream: ByteStream) -> None:
+        try:
+            agreed = await self._meet(stream)
+            if agreed is not None:
+                async with _session(stream, agreed, self._ours, client=False) as peer:
+                    await peer.wait_closed()
+        except Exception:  # one session's failure, a bug in its lifespan say, must not end the others
+            logger.exception("the session with %s failed", stream.description)
+        finally:
+            with trio.CancelScope(shield=True):
+                await stream.aclose()
+
+    async def _meet(self, stream: ByteStream) -> _Agreed | None:
+        """The handshake with a stranger. None if it came to nothing."""
+        session = os.urandom(16).hex()
+        scope = self._strangers[stream] = trio.CancelScope()
+        try:
+            with scope:
+                return await _agree(
+                    stream, lambda: ServerHandshake(self._ours.side(stream), session=session), HANDSHAKE_TIMEOUT
+                )
+        except WireError as error:
+            logger.info("refused %s: %s", stream.description, error)
+        finally:
+            self._strangers.pop(stream, None)
+        return None
+
+
+class _Ours(msgspec.Struct, frozen=True):
+    """What this endpoint brings to each of its sessions."""
+
+    service: Service
+    token: str | bytes | None
+    limits: Limits
+    codecs: Sequence[str] = CODEC_NAMES
+
+    def side(self, stream: ByteStream) -> Side:
+        """For the handshake on `stream`, once that has agreed on its own encryption."""
+        return Side(
+            software=SOFTWARE,
+            nonce=os.urandom(32),
+            features=self.service.features,
+            limits=self.limits,
+            codecs=list(self.codecs),
+            token=self.token.encode() if isinstance(self.token, str) else self.token,
+            private=stream.private,
+            channel_binding=stream.channel_binding,
+        )
+
+    def __repr__(self) -> str:  # the token must not reach a log
+        return "<what this endpoint brings>"
+
+
+class _Agreed(msgspec.Struct, frozen=True):
+    """A handshake that came to a good end, and the buffer with what followed it."""
+
+    handshake: Handshake
+    established: Established
+
+
+async def _agree(stream: ByteStream, begin: Callable[[], Handshake], timeout: float) -> _Agreed:
+    """Shake hands on `stream`. Raises HandshakeError or TransportError, which say what was seen."""
+    handshake: Handshake | None = None
+    try:
+        with trio.fail_after(timeout):
+            await stream.handshake()
+            handshake = begin()
+            return _Agreed(handshake, await _shake(stream, handshake))
+    except trio.TooSlowError:
+        seen = (handshake.banner + handshake.buffer.peek()) if handshake else b""
+        what = f"only {show(seen)}" if seen else "nothing"
+        error: WireError = HandshakeError(
+            f"{stream.description}: no handshake within {timeout:.0f} s, {what} was received"
+        )
+    except WireError as problem:
+        error = problem
+    raise _explain(error, stream) from None
+
+
+async def _shake(stream: ByteStream, handshake: Handshake) -> Established:
+    while True:
+        outgoing = handshake.data_to_send()
+        outcome = handshake.outcome
+        if isinstance(outcome, AuthenticationError) and outgoing:
+            await trio.sleep(REFUSAL_DELAY)
+        if outgoing:
+            await stream.send(outgoing)
+        if isinstance(outcome, HandshakeError):
+            raise outcome
+        if outcome is not None:
+            return outcome
+        count = await stream.receive_into(handshake.buffer.writable())
+        if not count:
+            raise handshake.end_of_stream()
+        handshake.received(count)
+
+
+def _explain(error: WireError, stream: ByteStream) -> WireError:
+    """The same error, with the address and what the stream knows of its end."""
+    why = stream.diagnose()
+    return type(error)(f"{stream.description}: {error}" + (f" ({why})" if why else ""))
+
+
+@asynccontextmanager
+async def _session(stream: ByteStream, agreed: _Agreed, ours: _Ours, *, client: bool) -> AsyncIterator[Peer]:
+    """The session on a stream that has shaken hands."""
+    established = agreed.established
+    connection = Connection(
+        client=client,
+        codec=codec_named(established.codec),
+        ours=ours.limits,
+        theirs=established.limits,
+        buffer=agreed.handshake.buffer,
+    )
+    info = PeerInfo(
+        software=established.software,
+        version=established.version,
+        codec=established.codec,
+        features=established.features,
+        limits=connection.limits,
+        session=established.session,
+    )
+    async with open_peer(connection, stream, ours.service, info) as peer:
+        yield peer
