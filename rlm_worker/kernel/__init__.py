@@ -1,0 +1,32 @@
+"""Agents' kernels: persistent IPython processes, forked from a warm host, fed with cells over a private socketpair.
+
+Worker side: `kernels` (all of one session) → `lane` (one agent: order, timeouts, recovery) → `process` (one kernel) and
+`output` (its pipe) → `hosts` (where kernels come from). `link` is the session that both ends speak. What runs beside
+user code is in `inside`. The names are loaded when first used: the host lives in this package too, and needs none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlm_worker.kernel.cells import Cell
+    from rlm_worker.kernel.hosts import KernelHost, open_kernel_host
+    from rlm_worker.kernel.kernels import Kernels, open_kernels
+
+__all__ = ["Cell", "KernelHost", "Kernels", "open_kernel_host", "open_kernels"]
+
+_HOMES = {
+    "Cell": "cells",
+    "KernelHost": "hosts",
+    "Kernels": "kernels",
+    "open_kernel_host": "hosts",
+    "open_kernels": "kernels",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"rlm_worker.kernel.{_HOMES[name]}"), name)

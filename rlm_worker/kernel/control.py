@@ -1,0 +1,63 @@
+"""What worker and kernel host say to each other over their socketpair, and how it is framed.
+
+Shared by both sides and without I/O policy of its own. A message is a 4-byte big-endian length and a msgpack Struct;
+descriptors of a `Fork` (the kernel's wire, its output pipe) and of a `Forked` (its pidfd) ride on the length bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+LENGTH_BYTES: Final = 4
+MESSAGE_LIMIT: Final = 8 << 20  # an environment is at most the kernel's 2 MiB of exec arguments, quoted
+
+
+class Fork(msgspec.Struct, tag=1, array_like=True, frozen=True):
+    """Worker → host: fork a kernel with this directory and environment. Carries two descriptors: wire, output."""
+
+    cwd: str
+    env: dict[str, str]
+
+
+class Ready(msgspec.Struct, tag=2, array_like=True, frozen=True):
+    """Host → worker: the shell is warm. Sent once, first."""
+
+
+class Unusable(msgspec.Struct, tag=3, array_like=True, frozen=True):
+    """Host → worker instead of `Ready`: no kernel will ever start here, and why."""
+
+    reason: str
+
+
+class Forked(msgspec.Struct, tag=4, array_like=True, frozen=True):
+    """Host → worker: answers a `Fork`, in order. Carries the kernel's pidfd."""
+
+    pid: int
+
+
+class Refused(msgspec.Struct, tag=5, array_like=True, frozen=True):
+    """Host → worker: answers a `Fork` that the system refused (memory, process limit)."""
+
+    reason: str
+
+
+class Exited(msgspec.Struct, tag=6, array_like=True, frozen=True):
+    """Host → worker: a kernel has ended; `status` is its exit code, negative for a signal."""
+
+    pid: int
+    status: int
+
+
+FromHost = Ready | Unusable | Forked | Refused | Exited
+
+fork_decoder: Final = msgspec.msgpack.Decoder(Fork)
+host_decoder: Final[msgspec.msgpack.Decoder[FromHost]] = msgspec.msgpack.Decoder(FromHost)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    if len(body) > MESSAGE_LIMIT:
+        raise ValueError(f"the kernel's environment takes {len(body)} bytes, more than any process can be given")
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body

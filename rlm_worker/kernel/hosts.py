@@ -1,0 +1,262 @@
+"""The kernel host, seen from the worker: starting it, asking it for kernels, hearing how they ended.
+
+One host serves all kernels of a worker. It is started when first needed, or ahead of that by `warm`; when it dies,
+the next request starts another. Kernels outlive their host.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from rlm_wire.errors import CallError
+from rlm_worker.kernel import control
+from rlm_worker.kernel.inside import HOST_CONTROL_FD
+from rlm_worker.processes import Process, Reaper
+
+READ_SIZE: Final = 64 << 10
+DESCRIPTORS_LIMIT: Final = 16  # pidfds in one read of the control socket
+
+
+class Forked:
+    """A fresh kernel process, by pid and by the pidfd (now the caller's) that tells it from every other."""
+
+    def __init__(self, pid: int, pidfd: int, host: _Host) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self._host = host
+
+    async def exit_status(self) -> int | None:
+        """How the process ended: exit code, negative for a signal; None if its host died before it could say.
+
+        To be awaited once the pidfd is readable, which makes it prompt.
+        """
+        return await self._host.exit_status(self.pid)
+
+
+class _Host:
+    """One host process and the conversation with it."""
+
+    def __init__(self, process: Process, channel: trio.socket.SocketType) -> None:
+        self.process = process
+        self.ready = trio.Event()
+        self.gone = trio.Event()
+        self.unusable: str | None = None
+        self._channel = channel
+        self._sending = trio.Lock()
+        self._answers: collections.deque[_Answer] = collections.deque()
+        self._statuses: dict[int, int] = {}
+        self._heard = trio.Condition()
+
+    async def fork(self, request: control.Fork, wire: int, output: int) -> Forked:
+        answer = _Answer()
+        data = control.encode(request)
+        async with self._sending:
+            self._answers.append(answer)
+            with trio.CancelScope(shield=True):  # half a request would garble the next; the host always reads on
+                try:
+                    rights = [
+                        (
+                            socket.SOL_SOCKET,
+                            socket.SCM_RIGHTS,
+                            wire.to_bytes(4, sys.byteorder) + output.to_bytes(4, sys.byteorder),
+                        )
+                    ]
+                    sent = await self._channel.sendmsg([data], rights)
+                    while sent < len(data):
+                        sent += await self._channel.send(data[sent:])
+                except OSError:
+                    self._lost()
+        try:
+            await answer.given.wait()
+        except trio.Cancelled:
+            answer.abandon()  # the kernel, if it comes, sees the end of its wire and leaves
+            raise
+        return Forked(*answer.take(), self)
+
+    async def exit_status(self, pid: int) -> int | None:
+        async with self._heard:
+            while pid not in self._statuses and not self.gone.is_set():
+                await self._heard.wait()
+            return self._statuses.pop(pid, None)
+
+    async def listen(self) -> None:
+        """Take in what the host says until it is gone."""
+        received = bytearray()
+        descriptors: collections.deque[int] = collections.deque()
+        try:
+            while True:
+                space = socket.CMSG_SPACE(4 * DESCRIPTORS_LIMIT)
+                data, ancillary, _, _ = await self._channel.recvmsg(READ_SIZE, space)
+                for _, _, rights in ancillary:
+                    descriptors.extend(memoryview(rights).cast("i"))
+                if not data:
+                    break
+                received += data
+                for message in _complete(received):
+                    await self._take(message, descriptors)
+        except OSError:
+            pass
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._lost()
+            with trio.CancelScope(shield=True):
+                async with self._heard:
+                    self._heard.notify_all()
+
+    async def _take(self, message: control.FromHost, descriptors: collections.deque[int]) -> None:
+        match message:
+            case control.Ready():
+                self.ready.set()
+            case control.Unusable(reason):
+                self.unusable = reason
+            case control.Forked(pid):
+                self._answers.popleft().give(pid, descriptors.popleft())
+            case control.Refused(reason):
+                self._answers.popleft().fail(CallError("resource_exhausted", f"No kernel: {reason}", retryable=True))
+            case control.Exited(pid, status):
+                async with self._heard:
+                    self._statuses[pid] = status
+                    self._heard.notify_all()
+
+    def _lost(self) -> None:
+        self.gone.set()
+        self.ready.set()
+        while self._answers:
+            self._answers.popleft().fail(
+                CallError("unavailable", "The kernel host died; run the cell again.", retryable=True)
+            )
+
+
+class _Answer:
+    """What a `Fork` will be answered; the one who asked may have left."""
+
+    def __init__(self) -> None:
+        self.given = trio.Event()
+        self._kernel: tuple[int, int] | None = None
+        self._error: CallError | None = None
+        self._abandoned = False
+
+    def give(self, pid: int, pidfd: int) -> None:
+        if self._abandoned:
+            os.close(pidfd)
+        else:
+            self._kernel = pid, pidfd
+            self.given.set()
+
+    def fail(self, error: CallError) -> None:
+        self._error = error
+        self.given.set()
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        if self._kernel is not None:
+            os.close(self._kernel[1])
+
+    def take(self) -> tuple[int, int]:
+        if self._kernel is None:
+            raise self._error or AssertionError
+        return self._kernel
+
+
+def _complete(received: bytearray) -> list[control.FromHost]:
+    """Take every complete message out of `received`."""
+    messages = []
+    while len(received) >= control.LENGTH_BYTES:
+        end = control.LENGTH_BYTES + int.from_bytes(received[: control.LENGTH_BYTES], "big")
+        if len(received) < end:
+            break
+        messages.append(control.host_decoder.decode(received[control.LENGTH_BYTES : end]))
+        del received[:end]
+    return messages
+
+
+class KernelHost:
+    """Gives kernels. Made by `open_kernel_host`."""
+
+    def __init__(self, reaper: Reaper, env: Mapping[str, str], nursery: trio.Nursery) -> None:
+        self._reaper = reaper
+        self._env = dict(env)
+        self._nursery = nursery
+        self._host: _Host | None = None
+        self._starting = trio.Lock()
+
+    async def warm(self) -> None:
+        """Start the host now, so that the first kernel is quick.
+
+        Raises CallError: "unimplemented" if IPython is not installed, else as spawning does.
+        Cancellation: leaves the host starting.
+        """
+        await self._ready()
+
+    async def fork(self, cwd: str, env: Mapping[str, str], *, wire: int, output: int) -> Forked:
+        """Start a kernel in `cwd` with exactly `env`, on its end of a socketpair and of a pipe.
+
+        Both descriptors stay the caller's. Raises CallError as `warm`, or "resource_exhausted" if it cannot fork.
+        Cancellation: a kernel that was already asked for ends when it sees that its wire is closed.
+        """
+        request = control.Fork(cwd, dict(env))
+        return await (await self._ready()).fork(request, wire, output)
+
+    async def _ready(self) -> _Host:
+        async with self._starting:
+            if self._host is None or self._host.gone.is_set():
+                self._host = await self._start()
+            host = self._host
+        await host.ready.wait()
+        if host.gone.is_set():
+            if host.unusable:
+                raise CallError("unimplemented", host.unusable)
+            raise CallError(
+                "unavailable", f"The kernel host ended with status {await host.process.wait()}.", retryable=True
+            )
+        return host
+
+    async def _start(self) -> _Host:
+        ours, theirs = socket.socketpair()
+        try:
+            # -P: what lies in the workspace must not stand in for a module that the host imports.
+            process = await self._reaper.spawn(
+                [sys.executable, "-P", "-X", "utf8", "-m", "rlm_worker.kernel.inside.host"],
+                cwd="/",
+                env=self._env,
+                fds={HOST_CONTROL_FD: theirs.fileno()},
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        host = _Host(process, trio.socket.from_stdlib_socket(ours))
+        self._nursery.start_soon(self._keep, host, ours)
+        return host
+
+    async def _keep(self, host: _Host, channel: socket.socket) -> None:
+        try:
+            with channel:
+                await host.listen()
+        finally:
+            with trio.CancelScope(shield=True):
+                await host.process.kill_tree(grace=0)
+            host.process.release()
+
+
+@asynccontextmanager
+async def open_kernel_host(reaper: Reaper, *, env: Mapping[str, str]) -> AsyncIterator[KernelHost]:
+    """The kernel host of a worker; nothing runs until it is warmed or a kernel is asked for.
+
+    `env` is the host's own environment: no secrets, kernels of all sessions descend from it. On leaving, the host ends
+    with its socket; kernels must have been closed before.
+    """
+    async with trio.open_nursery() as nursery:
+        yield KernelHost(reaper, env, nursery)
+        nursery.cancel_scope.cancel()

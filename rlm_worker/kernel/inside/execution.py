@@ -1,0 +1,178 @@
+"""Running cells on the kernel's main thread, over an asyncio loop that lives across cells.
+
+Between cells the loop runs, so background tasks go on. A cell with top-level await runs inside the loop. Any other
+cell runs outside of it, while it stands still: so `asyncio.run`, `trio.run` and `loop.run_until_complete` work there
+as in any script.
+
+An interrupt is a SIGINT. Plain code gets KeyboardInterrupt; an awaiting cell is cancelled. Between cells it is
+ignored: it was meant for a cell that had just ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import functools
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any
+
+from rlm_wire.methods.kernels import CellError, CellOutcome
+from rlm_worker.kernel.inside import streams
+from rlm_worker.kernel.inside.record import CellRecord
+from rlm_worker.kernel.inside.shell import KernelShell
+
+Done = Callable[[CellOutcome], None]
+
+
+class Executor:
+    """The main thread's side; `submit` and `stop` may be called from any thread."""
+
+    def __init__(self, shell: KernelShell, output_fd: int) -> None:
+        self.notices: list[str] = []  # go out with the next outcome
+        self._shell = shell
+        self._output_fd = output_fd
+        self._cells: collections.deque[tuple[str, Done]] = collections.deque()
+        self._stopping = False
+        self._idle = False
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        shell.loop_runner = self._run_in_loop
+        _let_plain_cells_create_tasks(lambda: self._loop)
+
+    @property
+    def busy(self) -> bool:
+        """A cell runs at this moment."""
+        return not self._idle
+
+    def submit(self, code: str, done: Done) -> None:
+        """Queue a cell; `done` is called with its outcome on the main thread."""
+        self._cells.append((code, done))
+        self._wake()
+
+    def stop(self) -> None:
+        """Make `run` return once no cell runs."""
+        self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # a cell closed the loop: the queue is looked at before a new one runs
+            self._loop.call_soon_threadsafe(self._leave_background)
+
+    def _leave_background(self) -> None:
+        if self._idle:  # else this runs inside a cell's loop, which must not be stopped
+            self._loop.stop()
+
+    def run(self) -> None:
+        """Run cells as they come, and the loop between them, until `stop`."""
+        signal.signal(signal.SIGINT, _ignore)
+        pid = os.getpid()
+        while True:
+            if self._loop.is_closed():
+                self._loop = asyncio.new_event_loop()
+            while self._cells:
+                code, done = self._cells.popleft()
+                outcome = self._run_cell(code)
+                if os.getpid() != pid:  # the cell forked, and this is the child that ran off its end
+                    os._exit(0 if outcome.status == "ok" else 1)
+                done(outcome)
+            if self._stopping:
+                return
+            if not self._loop.is_closed():
+                self._run_background()
+
+    def _run_background(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._idle = True
+        try:
+            self._loop.run_forever()
+        except BaseException:  # noqa: BLE001  SystemExit or KeyboardInterrupt of a background task ends that task only
+            traceback.print_exc()
+        finally:
+            self._idle = False
+
+    def _run_cell(self, code: str) -> CellOutcome:
+        record = self._shell.record = CellRecord()
+        record.notices, self.notices = self.notices, []
+        record.notices += streams.mend(self._output_fd)
+        self._cancelled = False
+        error: BaseException | None
+        try:
+            asyncio.set_event_loop(self._loop)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            try:
+                result: Any = self._shell.run_cell(code, store_history=True)  # type: ignore[no-untyped-call]
+            finally:
+                signal.signal(signal.SIGINT, _ignore)
+            error = result.error_before_exec or result.error_in_exec
+        except BaseException as failure:  # noqa: BLE001  an interrupt or exhausted memory beside the user's code
+            error = failure
+        try:
+            streams.flush()
+            return record.outcome(error, interrupted=self._cancelled or _is_interrupt(error))
+        except MemoryError:
+            return CellOutcome("error", error=CellError("MemoryError", "no memory left to report the result", ""))
+
+    def _run_in_loop(self, cell: Coroutine[Any, Any, Any]) -> Any:
+        """Run a cell that awaits, to its end, inside the loop."""
+        task = self._task = self._loop.create_task(cell)
+        signal.signal(signal.SIGINT, self._interrupt_awaiting)
+        try:
+            while True:
+                try:
+                    return self._loop.run_until_complete(task)
+                except (KeyboardInterrupt, SystemExit) as failure:
+                    if task.done():
+                        raise
+                    if isinstance(failure, KeyboardInterrupt):  # it struck a background task; it was meant for the cell
+                        self._cancel_cell()
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._task = None
+
+    def _interrupt_awaiting(self, _signal: int, _frame: FrameType | None) -> None:
+        if asyncio.current_task(self._loop) is not None:  # plain code inside a task, which no cancellation would reach
+            raise KeyboardInterrupt
+        self._cancel_cell()
+        self._loop.call_soon_threadsafe(_ignore)  # a signal handler alone does not end the loop's wait
+
+    def _cancel_cell(self) -> None:
+        if self._task is not None:
+            self._cancelled = True
+            self._task.cancel()
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _let_plain_cells_create_tasks(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """`asyncio.create_task` in a cell without await starts a background task, as in a notebook.
+
+    Only where it would raise for want of a running loop, on the main thread; all else of asyncio is left alone.
+    """
+    original = asyncio.create_task
+
+    @functools.wraps(original)
+    def create_task(coro: Any, **options: Any) -> Any:
+        try:
+            running: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        except RuntimeError:
+            if threading.current_thread() is not threading.main_thread():
+                raise
+            running = loop()
+        return running.create_task(coro, **options)
+
+    asyncio.create_task = asyncio.tasks.create_task = create_task

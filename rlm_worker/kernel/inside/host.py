@@ -1,0 +1,136 @@
+"""The kernel host: `python -m rlm_worker.kernel.inside.host`, with its control socket on descriptor 3.
+
+A single-threaded process that keeps a warm IPython shell and forks one kernel per request, so that a new kernel costs
+milliseconds and shares its memory. It runs no user code, reaps its kernels and says how each ended. It leaves when the
+worker does (end of the control socket); kernels see the end of their own sockets.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import warnings
+from typing import NamedTuple
+
+from rlm_worker.kernel import control
+from rlm_worker.kernel.inside import HOST_CONTROL_FD
+
+# Each imports or caches something that the first cell of its kind would otherwise pay for.
+WARM_UP = ("1 + 1", "x = !true", "%%bash\ntrue", "1 / 0", "x =", "import asyncio; await asyncio.sleep(0)", "%time 1")
+
+
+class Birth(NamedTuple):
+    """What a freshly forked kernel got: its place, and its own descriptors."""
+
+    cwd: str
+    env: dict[str, str]
+    wire: int
+    output: int
+
+
+class Host:
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+
+    def serve(self) -> Birth | None:
+        """Fork kernels until the worker has gone (None). In each kernel, returns what it was born with."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
+        while True:
+            readable, _, _ = select.select([self._channel, self._wake_receiver], [], [])
+            if self._wake_receiver in readable:
+                self._wake_receiver.recv(4096)
+                self._reap()
+            if self._channel in readable:
+                request = self._receive()
+                if request is None:
+                    return None
+                if birth := self._fork(*request):
+                    return birth
+
+    def send(self, message: control.FromHost, descriptors: list[int] | None = None) -> None:
+        data = control.encode(message)
+        if descriptors:
+            socket.send_fds(self._channel, [data], descriptors)  # a few bytes: never sent in part
+        else:
+            self._channel.sendall(data)
+
+    def _receive(self) -> tuple[control.Fork, list[int]] | None:
+        header, descriptors, _, _ = socket.recv_fds(self._channel, control.LENGTH_BYTES, 2)
+        header += self._receive_exactly(control.LENGTH_BYTES - len(header)) if header else b""
+        if len(header) < control.LENGTH_BYTES:
+            return None
+        length = int.from_bytes(header, "big")
+        body = self._receive_exactly(length)
+        return (control.fork_decoder.decode(body), descriptors) if len(body) == length else None
+
+    def _receive_exactly(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count and (piece := self._channel.recv(min(count - len(data), 1 << 18))):
+            data += piece
+        return bytes(data)
+
+    def _fork(self, request: control.Fork, descriptors: list[int]) -> Birth | None:
+        wire, output = descriptors
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.send(control.Refused(f"fork failed: {error.strerror}"))
+            pid = -1
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return Birth(request.cwd, request.env, wire, output)
+        os.close(wire)
+        os.close(output)
+        if pid > 0:  # not reaped yet, so its number cannot be another's
+            pidfd = os.pidfd_open(pid)
+            self.send(control.Forked(pid), [pidfd])
+            os.close(pidfd)
+        return None
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.send(control.Exited(pid, os.waitstatus_to_exitcode(status)))
+
+
+def main() -> None:
+    channel = socket.socket(fileno=HOST_CONTROL_FD)
+    channel.set_inheritable(False)
+    host = Host(channel)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        from rlm_worker.kernel.inside import kernel  # late: a missing IPython is an answer, not a crash
+        from rlm_worker.kernel.inside.shell import warm_shell
+    except ImportError as error:
+        host.send(control.Unusable(f"kernels need the worker extra, pip install 'rlm-wire[worker]': {error}"))
+        return
+    shell = warm_shell(WARM_UP)
+    gc.collect()
+    gc.freeze()  # what is there now is shared with every kernel: collections must not write to it
+    try:
+        host.send(control.Ready())
+        birth = host.serve()
+    except ConnectionError:  # the worker has gone
+        return
+    if birth is not None:
+        kernel.run(shell, birth)
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # IPython's advice after SystemExit
+    sys.argv = [""]
+    main()

@@ -1,0 +1,87 @@
+"""The start and the end of one kernel process, right after the host forked it.
+
+Descriptors, signals, directory, environment and streams are put in place here, then the main thread runs cells
+(`execution`) while one Trio thread owns the wire (`wire`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from rlm_worker.kernel.inside import figures, streams, wire
+from rlm_worker.kernel.inside.execution import Executor
+from rlm_worker.kernel.inside.host import Birth
+from rlm_worker.kernel.inside.shell import KernelShell
+
+HIGH_DESCRIPTORS: Final = (300, 900)  # below the usual limit of 1024, above what a careless loop closes
+
+
+def run(shell: KernelShell, birth: Birth) -> None:
+    """Be a kernel until the worker closes the wire; returns when the process may end in the ordinary way."""
+    os.setsid()
+    wire_fd, output_fd = _place_descriptors(birth.wire, birth.output)
+    os.register_at_fork(after_in_child=lambda: _close_quietly(wire_fd))  # a forked child must not hold the wire open
+    notice = _enter(birth.cwd, birth.env)
+    streams.open_streams()
+    faulthandler.enable(file=2, all_threads=False)
+    figures.show_inline()
+
+    executor = Executor(shell, output_fd)
+    if notice:
+        executor.notices.append(notice)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited: signals are for the main thread
+    thread = threading.Thread(target=wire.serve, args=(wire_fd, executor), name="kernel wire", daemon=True)
+    thread.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    executor.run()
+    _close_quietly(wire_fd)
+
+
+def _place_descriptors(received_wire: int, received_output: int) -> tuple[int, int]:
+    """Leave 0 (empty), 1 and 2 (the output pipe), and high, close-on-exec, the wire and a spare of the pipe."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    low, high = HIGH_DESCRIPTORS if limit > 1000 else (limit // 2, limit - 8)
+    start = random.SystemRandom().randrange(low, high)
+    wire_fd = fcntl.fcntl(received_wire, fcntl.F_DUPFD_CLOEXEC, start)
+    output_fd = fcntl.fcntl(received_output, fcntl.F_DUPFD_CLOEXEC, start)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.dup2(received_output, 1)
+    os.dup2(received_output, 2)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  one name is the listing itself, closed by now
+        if int(name) > 2 and int(name) not in (wire_fd, output_fd):
+            _close_quietly(int(name))
+    return wire_fd, output_fd
+
+
+def _close_quietly(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def _enter(cwd: str, env: dict[str, str]) -> str | None:
+    """Take the agent's environment and directory; if that is gone, the nearest parent, with a notice."""
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    tempfile.tempdir = None
+    sys.path[:0] = ["", *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    for directory in (Path(cwd), *Path(cwd).parents):
+        try:
+            os.chdir(directory)
+        except OSError:
+            continue
+        return None if directory == Path(cwd) else f"The directory {cwd} is not there: cells run in {directory}."
+    return f"The directory {cwd} cannot be entered, nor can any above it."

@@ -1,0 +1,204 @@
+"""The IPython shell of a kernel: what it leaves out, and where results, displays and tracebacks go.
+
+Nothing is read from or written to a profile, there is no history file, no colours, no pager and no prompt. Running a
+cell is in `execution`, shell escapes are in `commands`.
+"""
+
+# IPython is annotated only in part.
+# mypy: disable-error-code="no-untyped-call"
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, NoReturn
+
+from IPython.core import page
+from IPython.core.autocall import ExitAutocall
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import UsageError
+from IPython.core.history import HistoryManager
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import Type
+from traitlets.config import Config
+
+from rlm_worker.kernel.inside import commands
+from rlm_worker.kernel.inside.record import RESULT_LIMIT, CellRecord
+
+FORMATTING_RECURSION = 3000  # a cell may raise the limit to what overflows the C stack; formatting its result may not
+PREVIEW = 64 << 10  # of a str or bytes that is too long: no escape makes its repr exceed the result's limit
+
+
+class _ResultHook(DisplayHook):
+    """Puts the last expression's bundle into the cell's record instead of on the screen."""
+
+    shell: Any
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def compute_format_data(self, result: Any) -> Any:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(min(limit, FORMATTING_RECURSION))
+        try:
+            return super().compute_format_data(result)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
+        self.shell.record.set_result(format_dict)
+
+    def log_output(self, format_dict: dict[str, Any]) -> None:
+        """Keep no second copy of each result: `Out` has the object."""
+
+    def finish_displayhook(self) -> None:
+        self._is_active = False
+
+
+class _Publisher(DisplayPublisher):
+    """`display(...)`: its plain text goes into the output where it belongs, a rich bundle into the record as well."""
+
+    shell: Any
+
+    def publish(
+        self,
+        data: Any,
+        metadata: Any = None,
+        source: Any = None,
+        *,
+        transient: Any = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        self._validate_data(data, metadata)
+        text = data.get("text/plain")
+        if isinstance(text, str):
+            print(text if len(text) <= RESULT_LIMIT else text[:RESULT_LIMIT])  # noqa: T201
+        if set(data) - {"text/plain"}:
+            self.shell.record.add_display(data)
+
+    def clear_output(self, wait: bool = False) -> None:
+        """Output that was written stays written: it is a log, not a screen."""
+
+
+class _Exit(ExitAutocall):
+    """`exit` and `quit`: end the cell, as `sys.exit` does."""
+
+    def __call__(self, code: Any = None) -> NoReturn:
+        __tracebackhide__ = True
+        raise SystemExit(code)
+
+
+class KernelShell(InteractiveShell):
+    """The shell of one kernel. `record` belongs to the cell that runs."""
+
+    display_formatter: Any
+    history_manager: Any
+    displayhook_class = Type(_ResultHook)
+    display_pub_class = Type(_Publisher)
+
+    def __init__(self) -> None:
+        self.record = CellRecord()
+        config = Config()
+        config.InteractiveShell.colors = "nocolor"
+        config.InteractiveShell.xmode = "Context"
+        config.InteractiveShell.warn_venv = False
+        config.Completer.use_jedi = False
+        super().__init__(config=config, exiter=_Exit())
+        self.set_hook("show_in_pager", page.as_hook(page.display_page), 99)
+        self.register_magics(commands.Scripts)
+        text = self.display_formatter.formatters["text/plain"]
+        for kind in (str, bytes, bytearray):
+            text.for_type(kind, _pretty_sequence)
+
+    def init_ipython_dir(self, ipython_dir: str | None) -> None:
+        self.ipython_dir = ""
+
+    def init_profile_dir(self, profile_dir: Any) -> None:
+        self.profile_dir = None
+
+    def init_history(self) -> None:
+        """`In` and `Out` in memory only: no file, no database, no thread."""
+        self.history_manager = HistoryManager(shell=self, parent=self, enabled=False, hist_file=":memory:")
+        self.db = {}  # what %bookmark and %store keep, for as long as the kernel lives
+
+    def init_virtualenv(self) -> None:
+        """The kernel runs in the worker's own interpreter; nothing is spliced into `sys.path`."""
+
+    def system(self, cmd: str) -> None:
+        commands.system(self, self.var_expand(cmd, depth=1))
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        return commands.getoutput(self, self.var_expand(cmd, depth=depth + 1), split=split)
+
+    def showtraceback(
+        self,
+        exc_tuple: tuple[type[BaseException], BaseException, TracebackType | None] | None = None,
+        filename: str | None = None,
+        tb_offset: int | None = None,
+        exception_only: bool = False,
+        running_compiled_code: bool = False,
+    ) -> None:
+        info: Any = self._get_exc_info(exc_tuple)
+        kind, error, trace = info
+        try:
+            if isinstance(error, UsageError):
+                text = f"UsageError: {error}"
+            elif isinstance(error, SyntaxError):
+                frames: Any = traceback.extract_tb(trace) if running_compiled_code else []
+                text = "\n".join(self.SyntaxTB.structured_traceback(kind, error, frames))
+            elif exception_only:
+                text = "\n".join(self.InteractiveTB.get_exception_only(kind, error))
+            elif isinstance(error, BaseExceptionGroup):
+                text = "".join(traceback.format_exception(kind, error, trace))
+            else:
+                text = "\n".join(self.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=tb_offset))
+        except Exception:  # noqa: BLE001  a hostile __str__ or source file breaks IPython's formatter
+            text = f"{kind.__name__} (its traceback could not be formatted)"
+        self.record.report(error, text)
+
+    def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:
+        self.showtraceback(filename=filename, running_compiled_code=running_compiled_code)
+
+    def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
+        """IPython would format every traceback a second time to keep it for ever."""
+        return {"ename": type(exception).__name__, "evalue": "", "traceback": []}
+
+
+def _pretty_sequence(value: Any, printer: Any, cycle: bool) -> None:
+    """Show a str or bytes of any size without building a repr of all of it."""
+    if len(value) <= RESULT_LIMIT:
+        printer.text(repr(value))
+    else:
+        printer.text(f"{value[:PREVIEW]!r}\n[... cut here: a {type(value).__name__} of length {len(value)} ...]")
+
+
+def refuse_questions() -> None:
+    """Make `input()` and `breakpoint()` fail at once, and say why: nobody sits at a kernel."""
+
+    def refuse_input(prompt: object = "", /) -> NoReturn:
+        __tracebackhide__ = True
+        raise EOFError("input() has nobody to ask: stdin of a cell is empty. Put the value into the code instead.")
+
+    def refuse_breakpoint(*_: Any, **__: Any) -> NoReturn:
+        __tracebackhide__ = True
+        raise RuntimeError("breakpoint() has no terminal here. Print what you need, or use %tb after the error.")
+
+    builtins.input = refuse_input
+    sys.breakpointhook = refuse_breakpoint
+
+
+def warm_shell(cells: Iterable[str]) -> KernelShell:
+    """Make the shell and run `cells`, so that what they import and cache is there; then forget that they ran."""
+    shell = KernelShell.instance()
+    for code in cells:
+        shell.run_cell(code, store_history=True)
+    shell.reset(new_session=True, aggressive=False)
+    shell.history_manager.exceptions.clear()
+    shell.history_manager.outputs.clear()
+    shell.record = CellRecord()
+    refuse_questions()
+    return shell

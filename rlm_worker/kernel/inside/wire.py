@@ -1,0 +1,47 @@
+"""The kernel's end of its session with the worker: a Trio thread, so that cells may do as they like on theirs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+
+import trio
+
+from rlm_wire.broker.services import Service
+from rlm_wire.methods.kernels import CellOutcome, RunCell
+from rlm_worker.kernel.inside.execution import Executor
+from rlm_worker.kernel.link import open_link
+
+
+def serve(wire_fd: int, executor: Executor) -> None:
+    """Serve the worker until it ends the session; then end the kernel. Runs in a thread of its own."""
+    try:
+        trio.run(_serve, wire_fd, executor)
+    finally:
+        if executor.busy:  # closing waits for no cell
+            os.kill(os.getpid(), signal.SIGKILL)
+        executor.stop()
+
+
+async def _serve(wire_fd: int, executor: Executor) -> None:
+    service = Service()
+    token = trio.lowlevel.current_trio_token()
+
+    @service.handle(RunCell)
+    async def run_cell(request: RunCell) -> CellOutcome:
+        finished = trio.Event()
+        outcome: CellOutcome | None = None
+
+        def finish(result: CellOutcome) -> None:
+            nonlocal outcome
+            outcome = result
+            token.run_sync_soon(finished.set)
+
+        executor.submit(request.code, finish)
+        await finished.wait()
+        assert outcome is not None
+        return outcome
+
+    async with open_link(socket.socket(fileno=wire_fd), service, worker=False) as peer:
+        await peer.wait_closed()

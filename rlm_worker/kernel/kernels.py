@@ -1,0 +1,85 @@
+"""The kernels of one session, by agent: what the worker's service calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from rlm_wire.methods.kernels import CellResult
+from rlm_worker.kernel.cells import Cell, OnOutput
+from rlm_worker.kernel.hosts import KernelHost
+from rlm_worker.kernel.lane import Lane
+from rlm_worker.kernel.process import KernelProcess, start_kernel
+from rlm_worker.processes import Reaper
+
+
+class Kernels:
+    """Made by `open_kernels`."""
+
+    def __init__(
+        self, host: KernelHost, reaper: Reaper, cwd: str, env: Mapping[str, str], nursery: trio.Nursery
+    ) -> None:
+        self._host = host
+        self._reaper = reaper
+        self._cwd = cwd
+        self._env = dict(env)
+        self._nursery = nursery
+        self._lanes: dict[str, Lane] = {}
+
+    def cell(self, agent: str, code: str, *, timeout: float | None = None, on_output: OnOutput | None = None) -> Cell:
+        """A cell for `agent`'s kernel, which is started when it is first needed. See `Cell` for how to run it.
+
+        `timeout` in seconds, from when the cell starts. `on_output` gets live output while it runs, in order.
+        """
+        lane = self._lanes.get(agent)
+        if lane is None:
+            lane = self._lanes[agent] = Lane(self._start)
+        return Cell(lane.run, code, timeout, on_output)
+
+    async def execute(
+        self, agent: str, code: str, *, timeout: float | None = None, on_output: OnOutput | None = None
+    ) -> CellResult:
+        """Run a cell and give its result, for callers that need no partial one. Arguments as `cell`.
+
+        Cancellation: interrupts the cell; takes up to INTERRUPT_GRACE, then its kernel is killed.
+        """
+        cell = self.cell(agent, code, timeout=timeout, on_output=on_output)
+        await cell.run()
+        return cell.result
+
+    async def close(self, agent: str) -> None:
+        """End `agent`'s kernel and what is attached to it; harmless if it has none. A busy kernel is killed.
+
+        Cancellation: the kernel is killed, not left running.
+        """
+        lane = self._lanes.pop(agent, None)
+        if lane is not None:
+            await lane.close()
+
+    async def _start(self) -> KernelProcess:
+        kernel = await start_kernel(self._host, self._cwd, self._env)
+        await self._nursery.start(kernel.run, self._reaper)
+        return kernel
+
+    async def close_all(self) -> None:
+        """`close` for every agent, at once."""
+        async with trio.open_nursery() as nursery:
+            for agent in list(self._lanes):
+                nursery.start_soon(self.close, agent)
+
+
+@asynccontextmanager
+async def open_kernels(host: KernelHost, reaper: Reaper, *, cwd: str, env: Mapping[str, str]) -> AsyncIterator[Kernels]:
+    """The kernels of one session, started in `cwd` with exactly `env`. Leaving closes them all.
+
+    Cancellation: kills them.
+    """
+    async with trio.open_nursery() as nursery:
+        kernels = Kernels(host, reaper, cwd, env, nursery)
+        try:
+            yield kernels
+            await kernels.close_all()
+        finally:
+            nursery.cancel_scope.cancel()

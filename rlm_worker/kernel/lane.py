@@ -1,0 +1,114 @@
+"""One agent's cells: in order, each in the agent's kernel, and what happens when that kernel is stuck or dies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from rlm_wire.errors import CallError
+from rlm_worker.kernel.cells import INTERRUPT_GRACE, LOST, Cell, describe_exit
+from rlm_worker.kernel.process import KernelProcess, RunningCell
+from rlm_worker.processes import open_capture
+
+RECOVERIES: Final = 3
+"""Fresh kernels in a row that an agent gets without completing a cell in between."""
+
+
+class Lane:
+    """The cells of one agent. `start` gives a fresh kernel that is looked after elsewhere."""
+
+    def __init__(self, start: Callable[[], Awaitable[KernelProcess]]) -> None:
+        self._start = start
+        self._turn = trio.Lock()  # fair: cells run in order of arrival
+        self._kernel: KernelProcess | None = None
+        self._deaths = 0  # since the last cell that a kernel survived
+        self._closed = False
+
+    async def run(self, cell: Cell) -> None:
+        """Run `cell` when its turn comes. Cancellation: see `Cell.run`."""
+        async with self._turn:
+            kernel = await self._ready_kernel(cell)
+            if kernel is not None:
+                await self._run_in(kernel, cell)
+
+    async def close(self) -> None:
+        """End the kernel: an idle one in the ordinary way, a busy one at once. Cells that wait are not run.
+
+        Cancellation: the kernel is killed, not left running.
+        """
+        self._closed = True
+        kernel = self._kernel
+        if kernel is None:
+            return
+        if self._turn.locked():
+            kernel.kill()
+            with trio.CancelScope(shield=True):
+                await kernel.dead.wait()
+        else:
+            await kernel.leave()
+
+    async def _ready_kernel(self, cell: Cell) -> KernelProcess | None:
+        """The agent's kernel, started if need be; None if the cell was refused."""
+        if self._closed:
+            cell.refuse("The agent was closed before the cell started.")
+            return None
+        if self._kernel is not None and self._kernel.dead.is_set():
+            how = describe_exit(self._kernel.exit_status)
+            self._kernel = None
+            self._deaths += 1
+            cell.refuse(f"The kernel process had died since the last cell: {how}. {LOST}")
+            return None
+        if self._kernel is None:
+            if self._deaths > RECOVERIES:
+                cell.refuse(
+                    f"Not run: the kernel died {self._deaths} times without completing a cell in between, so this"
+                    " agent gets no more kernels. Its other tools still work."
+                )
+                return None
+            try:
+                self._kernel = await self._start()
+            except CallError as error:
+                cell.refuse(f"No kernel could be started: {error.message}")
+                return None
+        return self._kernel
+
+    async def _run_in(self, kernel: KernelProcess, cell: Cell) -> None:
+        async with open_capture(cell.on_output) as capture:
+            notices = kernel.output.attach(capture)
+            cell.begin()
+            running = kernel.start_cell(cell.code)
+            try:
+                with trio.move_on_after(math.inf if cell.timeout is None else cell.timeout) as limit:
+                    await running.settled.wait()
+                cell.timed_out = limit.cancelled_caught
+            except trio.Cancelled:
+                cell.cancelled = not running.settled.is_set()
+                raise
+            finally:
+                with trio.CancelScope(shield=True):
+                    if not running.settled.is_set():
+                        await _stop(kernel, running, cell)
+                kernel.output.detach()
+                self._count(running)
+                cell.conclude(running.outcome, capture.output(), notices, kernel.exit_status)
+
+    def _count(self, running: RunningCell) -> None:
+        if running.outcome is not None:
+            self._deaths = 0
+        else:
+            self._deaths += 1
+            self._kernel = None
+
+
+async def _stop(kernel: KernelProcess, running: RunningCell, cell: Cell) -> None:
+    """Interrupt the cell; if that does not end it in time, kill the kernel. Returns when either has happened."""
+    kernel.interrupt()
+    with trio.move_on_after(INTERRUPT_GRACE):
+        await running.settled.wait()
+    if not running.settled.is_set():
+        cell.killed = True
+        kernel.kill()
+        await running.settled.wait()

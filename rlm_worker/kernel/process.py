@@ -1,0 +1,158 @@
+"""One kernel process, seen from the worker: started through the host, given cells, interrupted, ended.
+
+What a death means for an agent is decided in `lane`; here it is only noticed, at once, by the kernel's pidfd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from rlm_wire.broker.peer import Peer
+from rlm_wire.broker.services import Service
+from rlm_wire.errors import CallError, SessionLost
+from rlm_wire.methods.kernels import CellError, CellOutcome, RunCell
+from rlm_worker.kernel.hosts import Forked, KernelHost
+from rlm_worker.kernel.link import open_link
+from rlm_worker.kernel.output import OutputPipe, open_output
+from rlm_worker.processes import Reaper, process_table
+
+LEAVE_GRACE: Final = 2.0
+"""Seconds that an idle kernel has for its exit handlers and open files when it is closed."""
+
+
+class RunningCell:
+    """A cell in a kernel: settled when it is over; then `outcome` is None if the kernel died instead."""
+
+    def __init__(self) -> None:
+        self.settled = trio.Event()
+        self.outcome: CellOutcome | None = None
+
+
+class KernelProcess:
+    """A kernel. Made by `start_kernel`; `run` must run beside it until it is dead."""
+
+    def __init__(self, forked: Forked, wire: socket.socket, output: OutputPipe) -> None:
+        row = process_table.row(forked.pid)  # its pidfd keeps the number from being another's, until it is reaped
+        self.pid = forked.pid
+        self.output = output
+        self.exit_status: int | None = None
+        """Once dead: its exit code, negative for a signal; None if its host died first, or it is not dead."""
+        self.dead = trio.Event()
+        self._start_time = row.start if row else 0
+        self._forked = forked
+        self._wire = wire
+        self._cell: RunningCell | None = None
+        self._number = 0
+        self._leaving = False
+        self._peer: Peer
+        self._nursery: trio.Nursery
+
+    async def run(self, reaper: Reaper, task_status: trio.TaskStatus[None]) -> None:
+        """Serve this kernel until it is dead, and what was attached to it is stopped.
+
+        Cancellation: kills it; waits, shielded and bounded by the reaper's own limits, until that is done.
+        """
+        try:
+            async with (
+                open_link(self._wire, Service(), worker=True) as self._peer,
+                trio.open_nursery() as self._nursery,
+            ):
+                self._nursery.start_soon(self.output.read)
+                self._nursery.start_soon(self._kill_when_silent)
+                task_status.started()
+                try:
+                    await trio.lowlevel.wait_readable(self._forked.pidfd)
+                finally:
+                    self.kill()
+                    self._peer.lose(SessionLost("the kernel is dead"))
+                    self._nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._bury(reaper)
+
+    def start_cell(self, code: str) -> RunningCell:
+        """Give a cell to the idle kernel. If the kernel is dead, the cell is settled at once."""
+        self._number += 1
+        cell = self._cell = RunningCell()
+        if self.dead.is_set():
+            cell.settled.set()
+        else:
+            self._nursery.start_soon(self._call, RunCell(code, self._number), cell)
+        return cell
+
+    async def leave(self) -> None:
+        """End the idle kernel in the ordinary way, so that exit handlers run and files are flushed; then by force.
+
+        Cancellation: kills it at once.
+        """
+        self._leaving = True
+        try:
+            with trio.move_on_after(LEAVE_GRACE):
+                await self._peer.say_goodbye()
+                await self.dead.wait()
+        finally:
+            self.kill()
+            with trio.CancelScope(shield=True):
+                await self.dead.wait()
+
+    def interrupt(self) -> None:
+        """KeyboardInterrupt for the cell that runs."""
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.dead.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._forked.pidfd, number)
+
+    async def _call(self, request: RunCell, cell: RunningCell) -> None:
+        try:
+            cell.outcome = await self._peer.call(request)
+        except SessionLost:
+            return  # it is dying: settled when it is dead, and all it left behind has been taken
+        except CallError as error:
+            cell.outcome = CellOutcome("error", error=CellError("KernelError", error.message, error.message))
+        cell.settled.set()
+
+    async def _kill_when_silent(self) -> None:
+        """A kernel that closed its wire, or became another program, is of no use any more."""
+        await self._peer.wait_closed()
+        if not self._leaving:
+            self.kill()
+
+    async def _bury(self, reaper: Reaper) -> None:
+        await trio.lowlevel.wait_readable(self._forked.pidfd)
+        self.exit_status = await self._forked.exit_status()
+        try:
+            await reaper.kill_tree(self.pid, self._start_time, grace=0)
+        finally:
+            self.dead.set()
+            os.close(self._forked.pidfd)
+            self.output.close()
+            if self._cell is not None:
+                self._cell.settled.set()
+
+
+async def start_kernel(host: KernelHost, cwd: str, env: Mapping[str, str]) -> KernelProcess:
+    """A fresh kernel in `cwd` with exactly `env`. Raises CallError as `KernelHost.fork`."""
+    ours, theirs = socket.socketpair()
+    output, write_end = open_output()
+    try:
+        forked = await host.fork(cwd, env, wire=theirs.fileno(), output=write_end)
+    except BaseException:
+        ours.close()
+        output.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(write_end)
+    return KernelProcess(forked, ours, output)
