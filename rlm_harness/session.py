@@ -44,6 +44,8 @@ class Interrupts:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         """The signal that came first, if any."""
+        self.leave: Callable[[], None] | None = None
+        """What else it takes to leave at once: cancellation alone would still wait for work to stop."""
         self._everything = trio.CancelScope()
         self._turn: trio.CancelScope | None = None
 
@@ -84,8 +86,10 @@ class Interrupts:
                 self.received = self.received or signal.Signals(number)
                 if first and number == signal.SIGINT and self._turn is not None:
                     self._turn.cancel()
-                else:
-                    self._everything.cancel()
+                    continue
+                self._everything.cancel()
+                if self.leave is not None:
+                    self.leave()
 
 
 async def run_task(task: Task, model: Model, emit: Emit, interrupts: Interrupts) -> SessionEnded:
@@ -99,6 +103,7 @@ async def run_task(task: Task, model: Model, emit: Emit, interrupts: Interrupts)
     token = task.token.reveal() if task.token else None
     started = trio.current_time()
     async with Workspace.connect(url, token, cwd, task.env) as workspace, create_ledger() as ledger:
+        interrupts.leave = workspace.abandon
         async with workspace.agent() as tools:
             info = workspace.info
             await ledger.write_meta(_meta(ledger, model, workspace, status="running"))

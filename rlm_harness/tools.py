@@ -176,5 +176,6 @@ async def _settled(call: rlm_wire.Call[Result, OutputChunk, Never], on_output: O
         return await follow(call, on_output)
     except trio.Cancelled:
         call.cancel(reason="the turn was cancelled")
-        with trio.fail_after(SETTLE_TIMEOUT, shield=True):
+        with trio.move_on_after(SETTLE_TIMEOUT, shield=True):
             return await call.result()
+        raise

@@ -132,6 +132,13 @@ class Workspace:
         self.peer = peer
         self.info = info
 
+    def abandon(self) -> None:
+        """Give the connection up at once, and with it every open call, also those that wait for work to stop.
+
+        They fail with SessionLost; the worker ends what it runs when it notices.
+        """
+        self.peer.lose(SessionLost("the connection was given up here"))
+
     @staticmethod
     @asynccontextmanager
     async def connect(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 
 import httpx
@@ -32,6 +32,10 @@ IDLE_TIMEOUT = 300.0
 
 MAX_ERROR_BODY = 64 * 1024
 """Bytes read of an error response: it is shown in one line."""
+
+
+END_GRACE = 2.0
+"""Seconds that a stream gets to end behind its last event: read to its end, the connection serves the next request."""
 
 
 class _TryAgain(Exception):
@@ -117,19 +121,21 @@ class ChatModel:
         decoder, assembler = EventStreamDecoder(), ReplyAssembler()
         received = 0
         try:
-            async for data in response.aiter_bytes():
-                received += len(data)
-                if received > MAX_REPLY:
-                    raise ModelError(f"the reply is larger than {MAX_REPLY} bytes")
-                for event in decoder.feed(data):
-                    if event == b"[DONE]":
-                        return assembler.reply()
-                    if text := assembler.feed(event):
-                        await emit(TextDelta(text))
+            async with _body(response) as body:
+                with trio.CancelScope() as rest:
+                    async for data in body:
+                        received += len(data)
+                        if received > MAX_REPLY:
+                            raise ModelError(f"the reply is larger than {MAX_REPLY} bytes")
+                        for event in decoder.feed(data):
+                            if event == b"[DONE]":
+                                rest.deadline = trio.current_time() + END_GRACE
+                            elif text := assembler.feed(event):
+                                await emit(TextDelta(text))
         except ReportedError as error:
             if error.status is None or is_retryable(error.status):
                 raise _TryAgain(f"the endpoint reports: {error}") from None
-            raise ModelError(self._safe(f"the endpoint reports: {error}")) from None
+            raise ModelError(self._safe(f"the endpoint reports: {error}"), refused=True) from None
         except httpx.TransportError:
             if not assembler.complete:  # a connection that breaks behind the last word does no harm
                 raise
@@ -137,12 +143,13 @@ class ChatModel:
 
     async def _refuse(self, response: httpx.Response) -> NoReturn:
         status = response.status_code
-        body = b""
-        async for data in response.aiter_bytes():
-            body += data[: MAX_ERROR_BODY - len(body)]
-            if len(body) == MAX_ERROR_BODY:
-                break
-        said = error_message(body)
+        text = b""
+        async with _body(response) as body:
+            async for data in body:
+                text += data[: MAX_ERROR_BODY - len(text)]
+                if len(text) == MAX_ERROR_BODY:
+                    break
+        said = error_message(text)
         said = f": {said}" if said else ""
         if is_retryable(status):
             retry_after = parse_retry_after(response.headers.get("retry-after"), time.time())
@@ -169,6 +176,24 @@ class ChatModel:
 
     def _safe(self, text: str) -> str:
         return text if self._key is None else self._key.redact(text)
+
+
+@asynccontextmanager
+async def _body(response: httpx.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The body of `response`; leaving before its end closes the connection.
+
+    httpx reads through generators within generators, and closing the outermost leaves the others to the garbage
+    collector. With the connection closed, reading on makes all of them end.
+    """
+    body = response.aiter_bytes()
+    try:
+        yield body
+    finally:
+        with trio.CancelScope(shield=True):
+            await response.aclose()
+            with suppress(httpx.HTTPError, httpx.StreamError):
+                async for _ in body:
+                    pass
 
 
 @asynccontextmanager

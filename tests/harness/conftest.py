@@ -1,0 +1,153 @@
+"""Fixtures of the harness's tests: a real HTTP server that speaks chat completions from a script, and an event sink."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import h11
+import msgspec
+import pytest
+import trio
+
+from rlm_harness.events import Event
+
+SomeEvent = TypeVar("SomeEvent")
+
+
+class Answer(msgspec.Struct):
+    """What the server sends to one request, as it is; then it closes, or keeps silent until the client leaves."""
+
+    data: bytes
+    stall: bool = False
+
+
+class Script:
+    """Makes answers. A stream's head and its chunks are valid HTTP; what they hold is the test's business."""
+
+    @staticmethod
+    def events(*payloads: dict[str, Any] | str, end: bool = True, done: bool = True) -> bytes:
+        """A chunked event stream; `end` false leaves out the last chunk, as a broken connection does."""
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        lines = [p if isinstance(p, str) else json.dumps(p) for p in payloads] + ["[DONE]"] * done
+        chunks = [f"data: {line}\n\n".encode() for line in lines]
+        body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+        return head + body + b"0\r\n\r\n" * end
+
+    @staticmethod
+    def delta(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+        return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
+
+    @classmethod
+    def says(cls, *pieces: str, usage: tuple[int, int] = (10, 2)) -> Answer:
+        deltas = [cls.delta(content=piece) for piece in pieces]
+        counts = {"choices": [], "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
+        return Answer(cls.events(*deltas, cls.delta("stop"), counts))
+
+    @classmethod
+    def calls(cls, tool: str, arguments: dict[str, Any] | str, text: str = "", call_id: str = "call_a") -> Answer:
+        """One tool call, its arguments in pieces of three characters."""
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        deltas = [cls.delta(content=text)] if text else []
+        deltas.append(cls.delta(tool_calls=[{"index": 0, "id": call_id, "function": {"name": tool, "arguments": ""}}]))
+        for start in range(0, len(written), 3):
+            piece = {"index": 0, "function": {"arguments": written[start : start + 3]}}
+            deltas.append(cls.delta(tool_calls=[piece]))
+        return Answer(cls.events(*deltas, cls.delta("tool_calls")))
+
+    @staticmethod
+    def status(code: int, body: Any = None, **headers: str) -> Answer:
+        content = b"" if body is None else (body if isinstance(body, bytes) else json.dumps(body).encode())
+        lines = [f"HTTP/1.1 {code} Whatever", f"Content-Length: {len(content)}", "Content-Type: application/json"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        return Answer("\r\n".join(lines).encode() + b"\r\n\r\n" + content)
+
+
+class ModelServer:
+    """Answers one request after the other from `answers`; keeps what was asked."""
+
+    def __init__(self, port: int) -> None:
+        self.base_url = f"http://127.0.0.1:{port}/v1"
+        self.answers: list[Answer] = []
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.silent = trio.Event()
+        """Set when a stalling answer has nothing more to send."""
+        self.client_left = trio.Event()
+        """Set when the client has closed a connection that was stalling."""
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await self._answer(stream)
+
+    async def _answer(self, stream: trio.SocketStream) -> None:
+        connection, body = h11.Connection(h11.SERVER), b""
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                received = await stream.receive_some()
+                if not received:
+                    return
+                connection.receive_data(received)
+            elif isinstance(event, h11.Request):
+                self.headers.append({name.decode(): value.decode() for name, value in event.headers})
+                self.paths.append(event.target.decode())
+            elif isinstance(event, h11.Data):
+                body += event.data
+            else:
+                break
+        self.requests.append(json.loads(body))
+        answer = self.answers.pop(0) if self.answers else Script.status(400, {"error": {"message": "script is over"}})
+        await stream.send_all(answer.data)
+        if answer.stall:
+            self.silent.set()
+            while await stream.receive_some():
+                pass
+            self.client_left.set()
+
+
+class Events:
+    """An event sink that remembers, and lets a test wait for an event."""
+
+    def __init__(self) -> None:
+        self.seen: list[Event] = []
+        self._more = trio.Event()
+
+    async def emit(self, event: Event) -> None:
+        await trio.lowlevel.checkpoint()
+        self.seen.append(event)
+        self._more.set()
+        self._more = trio.Event()
+
+    def of(self, kind: type[SomeEvent]) -> list[SomeEvent]:
+        return [event for event in self.seen if isinstance(event, kind)]
+
+    async def wait_for(self, kind: type[SomeEvent]) -> SomeEvent:
+        with trio.fail_after(20):
+            while not self.of(kind):
+                await self._more.wait()
+        return self.of(kind)[0]
+
+
+@pytest.fixture
+def script() -> type[Script]:
+    return Script
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+async def model_server() -> AsyncIterator[ModelServer]:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    server = ModelServer(listeners[0].socket.getsockname()[1])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, server.serve, listeners)
+        yield server
+        nursery.cancel_scope.cancel()
