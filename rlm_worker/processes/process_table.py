@@ -55,9 +55,9 @@ def command_line(pid: int) -> bytes:
     return arguments or b"[" + _read(pid, "comm").strip() + b"]"
 
 
-def has_variable(pid: int, name: str, value: int) -> bool:
+def has_variable(pid: int, name: bytes, value: int) -> bool:
     """Whether `name=value` stood in the environment that `pid` was started with."""
-    return f"\0{name}={value}\0".encode() in b"\0" + _read(pid, "environ")
+    return b"\0%s=%d\0" % (name, value) in b"\0" + _read(pid, "environ")
 
 
 def last_pid() -> int:

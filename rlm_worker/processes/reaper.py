@@ -41,12 +41,12 @@ _FileAction = tuple[int, int, int] | tuple[int, int, str, int, int]
 class _Command:
     """One process the worker asked for; `output` and `script` are descriptors held for it, -1 if none."""
 
-    __slots__ = ("born", "key", "output", "pid", "released", "running", "script", "start")
+    __slots__ = ("born", "key", "line", "output", "pid", "released", "running", "script")
 
-    def __init__(self, key: int, pid: int, start: int, output: int, script: int) -> None:
+    def __init__(self, key: int, pid: int, line: bytes, output: int, script: int) -> None:
         self.key = key
         self.pid = pid
-        self.start = start
+        self.line = line
         self.output = output
         self.script = script
         self.born = time.monotonic()
@@ -132,7 +132,7 @@ class Reaper:
         if kind == wire.SPAWN:
             self._spawn(key, body, list(descriptors), complete=not flags & socket.MSG_CTRUNC)
         elif kind == wire.SIGNAL:
-            self._signal_group(key, *wire.SIGNUM.unpack(body))
+            self._signal_group(key, *wire.NUMBER.unpack(body))
         elif kind == wire.STOP:
             self._stop(key, *wire.TARGET.unpack(body))
         elif kind == wire.RELEASE:
@@ -176,10 +176,8 @@ class Reaper:
         finally:
             for descriptor in raised:
                 os.close(descriptor)
-        row = process_table.row(pid)
-        command = _Command(key, pid, row.start if row else 0, output, script)
-        self._commands[key] = self._by_pid[pid] = command
-        self._tell(wire.SPAWNED, key, wire.STARTED.pack(pid, command.start))
+        self._commands[key] = self._by_pid[pid] = _Command(key, pid, b" ".join(argv), output, script)
+        self._tell(wire.SPAWNED, key, wire.NUMBER.pack(pid))
 
     def _signal_group(self, key: int, number: int) -> None:
         command = self._commands.get(key)
@@ -188,9 +186,7 @@ class Reaper:
                 os.killpg(command.pid, number)
 
     def _stop(self, key: int, number: int, pid: int, start: int) -> None:
-        stop = self._stops.get(key)
-        if stop is None:
-            stop = _Stop(key, Tree((pid, start), self._pid), self._commands.get(key))
+        stop = self._stops.get(key) or self._new_stop(key, pid, start)
         if number == 0:
             rows = stop.tree.living()
             self._tell(wire.REMAINING, key, wire.process_list([_entry(row) for row in rows]))
@@ -199,6 +195,13 @@ class Reaper:
         stop.signal = number
         stop.tree.signal(number)
         self._check(stop)
+
+    def _new_stop(self, key: int, pid: int, start: int) -> _Stop:
+        command = self._commands.get(key)
+        if command is not None:  # not reaped, or else its number is still the one of its session
+            row = process_table.row(command.pid) if command.running else None
+            pid, start = command.pid, row.start if row else 0
+        return _Stop(key, Tree((pid, start), self._pid), command)
 
     def _check(self, stop: _Stop) -> None:
         """Say so when nothing of a stopped tree is left; kill what appeared since SIGKILL was sent."""
@@ -290,7 +293,7 @@ class Reaper:
         for command, returncode in ended:
             if command.script >= 0:
                 os.close(command.script)
-            body = wire.SIGNUM.pack(returncode) + wire.process_list(self._left(command))
+            body = wire.NUMBER.pack(returncode) + wire.process_list(self._left(command))
             self._tell(wire.EXITED, command.key, body)
             if command.released:
                 self._forget(command)
@@ -306,7 +309,9 @@ class Reaper:
             if orphan and (row.session == command.pid or process_table.has_variable(row.pid, wire.MARKER, command.key)):
                 self._left_by[row.pid] = command.key
         left = [rows[pid] for pid, key in self._left_by.items() if key == command.key and pid in rows]
-        return [_entry(row) for row in left if row.alive]
+        entries = [_entry(row) for row in left if row.alive]
+        # A job that was forked but has not become its program yet would show the internal path of the script.
+        return [(pid, start, _JOB if line == command.line else line) for pid, start, line in entries]
 
     def _lose_worker(self) -> None:
         """The worker is gone: kill what it was running. What had left runs on."""
@@ -316,7 +321,7 @@ class Reaper:
         os.dup2(null, 2)  # whoever reads the worker's stderr must see its end
         self._stops.clear()
         for command in list(self._by_pid.values()):
-            stop = self._stops[command.key] = _Stop(command.key, Tree((command.pid, command.start), self._pid), command)
+            stop = self._stops[command.key] = self._new_stop(command.key, 0, 0)
             stop.signal = signal.SIGKILL
             stop.tree.signal(signal.SIGKILL)
         deadline = time.monotonic() + _LAST_WORDS
@@ -336,6 +341,7 @@ class Reaper:
 
 
 _CWD = b"<cwd>"
+_JOB = b"(background job)"
 _ALL_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 

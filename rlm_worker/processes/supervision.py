@@ -9,8 +9,10 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -18,6 +20,7 @@ import trio
 
 from rlm_wire.errors import CallError, Code
 from rlm_worker.processes import wire
+from rlm_worker.processes.descriptors import memory_file
 
 GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL: enough to flush and to remove a lock file, short enough to wait for."""
@@ -54,6 +57,11 @@ class Survivor(NamedTuple):
     start_time: int
     command: str
 
+    def __str__(self) -> str:
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_time / os.sysconf("SC_CLK_TCK")
+        started = datetime.fromtimestamp(time.time() - age, UTC)
+        return f"pid {self.pid}, started {started:%Y-%m-%d %H:%M:%S} UTC: {self.command}"
+
 
 class DirectoryError(CallError):
     """The working directory cannot be entered. Told apart from the other reasons, as callers may have another one."""
@@ -65,9 +73,8 @@ class Process:
     Whoever got it from `Reaper.spawn` must see to its end (`wait` or `kill_tree`), and then call `release`.
     """
 
-    def __init__(self, reaper: Reaper, key: int, pid: int, start_time: int) -> None:
+    def __init__(self, reaper: Reaper, key: int, pid: int) -> None:
         self.pid = pid
-        self.start_time = start_time
         self.returncode: int | None = None
         self.left: list[Survivor] = []
         """What it had left running when it ended; complete once `wait` has returned."""
@@ -89,11 +96,11 @@ class Process:
     def signal_group(self, number: int) -> None:
         """Send a signal to its process group; nothing happens once it has ended."""
         if self.returncode is None:
-            self._reaper.post(wire.SIGNAL, self._key, wire.SIGNUM.pack(number))
+            self._reaper.post(wire.SIGNAL, self._key, wire.NUMBER.pack(number))
 
     async def kill_tree(self, *, grace: float = GRACE) -> list[Survivor]:
         """End everything that descends from it, as `Reaper.kill_tree`, and return what still runs."""
-        left = await self._reaper.kill_tree(self.pid, self.start_time, grace=grace, key=self._key)
+        left = await self._reaper.end_tree(self._key, 0, 0, grace)
         with trio.CancelScope(shield=True), trio.move_on_after(KILL_WAIT):
             await self._ended.wait()
         return left
@@ -118,7 +125,6 @@ class Reaper:
 
     def __init__(self, connection: socket.socket, nursery: trio.Nursery) -> None:
         self._socket = connection
-        self._connection = trio.socket.from_stdlib_socket(connection)
         self._nursery = nursery
         self._lost = False
         self._last_key = 0
@@ -151,23 +157,22 @@ class Reaper:
         of a millisecond): the process is returned.
         """
         key = self._next_key()
-        env = {**env, wire.MARKER: str(key)}
-        strings = [cwd, *argv, *env, *env.values()]
-        if any("\0" in s if isinstance(s, str) else b"\0" in s for s in strings) or any("=" in name for name in env):
-            raise CallError("invalid_argument", "arguments, environment and directory cannot hold a NUL character")
-        flags = (wire.OUTPUT if output is not None else 0) | (wire.SCRIPT if script is not None else 0)
-        held = [descriptor for descriptor in (output, script) if descriptor is not None]
-        encoded = (os.fsencode(cwd), [os.fsencode(argument) for argument in argv])
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        body = wire.spawn_body(list(fds), flags, *encoded, variables)
-        sources = [*fds.values(), *held]
+        variables[wire.MARKER] = b"%d" % key
+        flags = (wire.OUTPUT if output is not None else 0) | (wire.SCRIPT if script is not None else 0)
+        strings = (os.fsencode(cwd), [os.fsencode(argument) for argument in argv], variables)
+        sources = [*fds.values(), *(descriptor for descriptor in (output, script) if descriptor is not None)]
+        try:
+            body = wire.spawn_body(list(fds), flags, *strings)
+        except ValueError as error:
+            raise CallError("invalid_argument", str(error)) from None
         answer = self._starting[key] = _Answer[Process | tuple[int, int]]()
         try:
             if len(body) + wire.HEADER.size <= wire.PACKET_LIMIT:
                 await self._send(wire.SPAWN, key, body, sources)
             else:
-                body = wire.spawn_body(list(fds), flags | wire.BODY_APART, *encoded, variables)
-                with _memory_file("request", body) as apart:
+                body = wire.spawn_body(list(fds), flags | wire.BODY_APART, *strings)
+                with memory_file("request", body) as apart:
                     await self._send(wire.SPAWN, key, b"", [apart, *sources])
             with trio.CancelScope(shield=True):
                 started = await answer.wait()
@@ -177,16 +182,18 @@ class Reaper:
             return started
         raise _spawn_error(*started, cwd=cwd, program=os.fsdecode(argv[0]))
 
-    async def kill_tree(
-        self, pid: int, start_time: int, *, grace: float = GRACE, key: int | None = None
-    ) -> list[Survivor]:
+    async def kill_tree(self, pid: int, start_time: int, *, grace: float = GRACE) -> list[Survivor]:
         """End everything that descends from a process under this reaper: SIGTERM, `grace` seconds, SIGKILL.
 
-        The tree is frozen while it is signalled, so that nothing escapes by forking. Returns what still runs: what had
-        left the tree for a session of its own before, and what could not be killed within `KILL_WAIT`.
+        `start_time` is field 22 of `/proc/PID/stat`. The tree is frozen while it is signalled, so that nothing escapes
+        by forking. Returns what still runs: what had left the tree for a session of its own before, and what could not
+        be killed within `KILL_WAIT`.
         Cancellation: waits all the same; bounded by `grace` + `KILL_WAIT`.
         """
-        key = self._next_key() if key is None else key
+        return await self.end_tree(self._next_key(), pid, start_time, grace)
+
+    async def end_tree(self, key: int, pid: int, start_time: int, grace: float) -> list[Survivor]:
+        """As `kill_tree`; pid 0 stands for the process that `key` was spawned as."""
         answer = self._stopping.setdefault(key, _Answer[list[Survivor]]())
         stages = ((signal.SIGTERM, grace), (signal.SIGKILL, KILL_WAIT), (_WHAT_REMAINS, _REPLY_WAIT))
         try:
@@ -216,11 +223,16 @@ class Reaper:
         if self._lost:
             raise _reaper_lost()
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors))]
-        try:
-            # One packet is taken as a whole or not at all, so that a cancelled send tears nothing.
-            await self._connection.sendmsg([wire.HEADER.pack(kind, key), body], ancillary if descriptors else [])
-        except ConnectionError:
-            raise _reaper_lost() from None
+        while True:
+            try:
+                # One packet is taken as a whole or not at all, so that a cancelled send tears nothing.
+                self._socket.sendmsg([wire.HEADER.pack(kind, key), body], ancillary if descriptors else [])
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+            except ConnectionError:
+                raise _reaper_lost() from None
+            else:
+                return
 
     async def receive(self) -> None:
         """Take the reaper's replies until it is gone: one task, for as long as the reaper is used."""
@@ -237,21 +249,24 @@ class Reaper:
             process.lose()
 
     async def _receive_packet(self) -> bytes:
-        try:
-            return await self._connection.recv(wire.PACKET_LIMIT)
-        except ConnectionError:
-            return b""
+        while True:
+            try:
+                return self._socket.recv(wire.PACKET_LIMIT)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+            except ConnectionError:
+                return b""
 
     def _take(self, kind: int, key: int, body: bytes) -> None:
         if kind == wire.SPAWNED:
-            process = self._processes[key] = Process(self, key, *wire.STARTED.unpack(body))
+            process = self._processes[key] = Process(self, key, *wire.NUMBER.unpack(body))
             self._starting[key].set(process)
         elif kind == wire.FAILED:
             number, stage = wire.FAILURE.unpack(body)
             self._starting[key].set((number, stage))
         elif kind == wire.EXITED:
-            (returncode,) = wire.SIGNUM.unpack_from(body)
-            self._processes.pop(key).end(returncode, _survivors(body[wire.SIGNUM.size :]))
+            (returncode,) = wire.NUMBER.unpack_from(body)
+            self._processes.pop(key).end(returncode, _survivors(body[wire.NUMBER.size :]))
         elif key in self._stopping:  # else the answer came after its waiter had given up
             self._stopping[key].set(_survivors(body))
 
@@ -301,18 +316,6 @@ async def open_reaper() -> AsyncIterator[Reaper]:
                 ours.shutdown(socket.SHUT_WR)
                 with trio.CancelScope(shield=True):
                     await process.wait()
-
-
-@contextmanager
-def _memory_file(name: str, content: bytes) -> Iterator[int]:
-    """A file in memory that holds `content`, as a descriptor."""
-    descriptor = os.memfd_create(name)
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _survivors(listed: bytes) -> list[Survivor]:

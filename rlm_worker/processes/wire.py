@@ -5,13 +5,14 @@ A packet is one byte of kind, an eight-byte key (which process or stop it is abo
 =========  =========  ==============================================================================
 request    SPAWN      spawn_body(); descriptors: [body, if it was too large for a packet], sources, [output], [script]
            SIGNAL     signal number, for the process group
-           STOP       signal number, pid, start time: signal everything that descends from that process
+           STOP       signal number, pid, start time: signal everything that descends from that process (pid 0: from
+                      the one that was spawned with this key); signal 0 only asks
            RELEASE    the worker reads no more: drain the output pipe until its last writer has closed it
-reply      SPAWNED    pid, start time
+reply      SPAWNED    pid
            FAILED     errno, stage (CWD or EXEC)
            EXITED     return code, processes(): what the command has left running
            GONE       processes(): nothing of the stopped tree is left; what had left it before runs on
-           REMAINING  processes(): answer to STOP with signal 0: what still descends from it
+           REMAINING  processes(): the answer to signal 0: what still descends from it
 =========  =========  ==============================================================================
 
 Strings are NUL-terminated, as the kernel has them. Start times are clock ticks since boot, as in `/proc/PID/stat`.
@@ -26,9 +27,8 @@ CWD, EXEC = 1, 2
 BODY_APART, OUTPUT, SCRIPT = 1, 2, 4
 
 HEADER = struct.Struct("!BQ")
-SIGNUM = struct.Struct("!i")
+NUMBER = struct.Struct("!i")
 TARGET = struct.Struct("!iiQ")
-STARTED = struct.Struct("!iQ")
 FAILURE = struct.Struct("!iB")
 _SPAWN = struct.Struct("!BBI")
 _ENTRY = struct.Struct("!iQH")
@@ -45,7 +45,7 @@ LISTED_LIMIT = 64
 COMMAND_LIMIT = 200
 """Bytes kept of a command line in a reply."""
 
-MARKER = "RLM_PROCESS"
+MARKER = b"RLM_PROCESS"
 """Environment variable that tells, of a daemon that cut all ties, which command had started it."""
 
 ProcessEntry = tuple[int, int, bytes]
@@ -53,9 +53,16 @@ ProcessEntry = tuple[int, int, bytes]
 
 
 def spawn_body(targets: list[int], flags: int, cwd: bytes, argv: list[bytes], env: dict[bytes, bytes]) -> bytes:
-    """The body of SPAWN: `targets` are the child's descriptor numbers, in the order of the sources sent along."""
-    fixed = _SPAWN.pack(len(targets), flags, len(argv)) + struct.pack(f"!{len(targets)}I", *targets)
-    return fixed + b"\0".join([cwd, *argv, *(name + b"=" + value for name, value in env.items())])
+    """The body of SPAWN: `targets` are the child's descriptor numbers, in the order of the sources sent along.
+
+    Raises ValueError if a string holds a NUL, or the name of a variable a "=".
+    """
+    strings = b"\0".join([cwd, *argv, *[name + b"=" + value for name, value in env.items()]])
+    if strings.count(b"\0") != len(argv) + len(env):
+        raise ValueError("a directory, an argument or a variable holds a NUL character, which no process can be given")
+    if any(b"=" in name for name in env):
+        raise ValueError("the name of an environment variable holds a '='")
+    return _SPAWN.pack(len(targets), flags, len(argv)) + struct.pack(f"!{len(targets)}I", *targets) + strings
 
 
 def read_spawn_body(body: bytes) -> tuple[list[int], int, bytes, list[bytes], dict[bytes, bytes]]:

@@ -1,0 +1,115 @@
+"""One command, one fresh bash: how it is started, how it ends, and what is told about it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import lru_cache
+
+import trio
+
+from rlm_wire.errors import CallError
+from rlm_wire.methods.tools import BashResult
+from rlm_worker.processes import (
+    Capture,
+    DirectoryError,
+    Process,
+    Reaper,
+    Survivor,
+    memory_file,
+    open_capture,
+    output_pipe,
+)
+from rlm_worker.processes.capture import Sink
+
+Stoppable = Callable[[], AbstractContextManager[trio.CancelScope]]
+
+
+async def run_bash(
+    reaper: Reaper,
+    command: str,
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    fallback_directory: Callable[[], str] | None = None,
+    timeout: float | None = None,
+    on_output: Sink | None = None,
+    stoppable: Stoppable = trio.CancelScope,
+) -> BashResult:
+    """Run `command` as bash runs a script file, and return once bash has ended, however long others hold its output.
+
+    stdin is empty, stdout and stderr are one pipe, there is no terminal. The script is read from a file in memory, so
+    that its size does not matter and no disk is needed. Background jobs and daemons run on, and are named in `notices`;
+    what they print later is thrown away.
+
+    `timeout` in seconds, or cancelling the scope that `stoppable` gives, ends all that descends from bash and gives the
+    partial result. `fallback_directory` gives another directory if `cwd` cannot be entered (None: that is an error).
+
+    Raises CallError: `invalid_argument` (nothing to run, a timeout that is not positive, a NUL character in `env`), or
+    what `Reaper.spawn` raises.
+    Cancellation: everything that descends from bash is ended first; there is no result.
+    """
+    if not command.strip():
+        raise CallError("invalid_argument", "empty command")
+    if timeout is not None and not timeout > 0:
+        raise CallError("invalid_argument", f"a timeout must be positive, not {timeout}")
+    start = trio.current_time()
+    notices: list[str] = []
+    async with open_capture(on_output) as capture:
+        with output_pipe() as pipe, memory_file("command", command.encode("utf-8", "surrogateescape")) as script:
+
+            async def spawn(directory: str) -> Process:
+                fds = {1: pipe.write, 2: pipe.write}
+                variables = {**env, "PWD": directory}  # so that a path through a symbolic link is kept as it is
+                argv = [_find_bash(env.get("PATH"))]
+                return await reaper.spawn(argv, cwd=directory, env=variables, fds=fds, output=pipe.read, script=script)
+
+            try:
+                process = await spawn(cwd)
+            except DirectoryError as error:
+                if fallback_directory is None:
+                    raise
+                directory = fallback_directory()
+                notices.append(f"{error.message}. The command ran in {directory} instead.")
+                process = await spawn(directory)
+            pipe.close_write()
+            try:
+                timed_out, cancelled, left = await _finish(process, capture, pipe.read, timeout, stoppable)
+            finally:
+                process.release()
+    notices += [f"Still running: {survivor}" for survivor in left]
+    returncode = process.returncode
+    ended = returncode is not None and returncode >= 0
+    return BashResult(
+        exit_code=returncode if ended else None,
+        output=capture.output(),
+        timed_out=timed_out,
+        cancelled=cancelled,
+        duration=trio.current_time() - start,
+        signal=-returncode if returncode is not None and returncode < 0 else None,
+        notices=notices,
+    )
+
+
+async def _finish(
+    process: Process, capture: Capture, output: int, timeout: float | None, stoppable: Stoppable
+) -> tuple[bool, bool, list[Survivor]]:
+    """Read until the process has ended, or end it: (timed out, cancelled, what it has left running)."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(capture.read, output)
+        try:
+            with stoppable() as stop, trio.move_on_after(timeout if timeout is not None else float("inf")) as limit:
+                await process.wait()
+            left = process.left
+        finally:
+            if process.returncode is None:
+                left = await process.kill_tree()
+        nursery.cancel_scope.cancel()
+    capture.drain(output)
+    return limit.cancelled_caught, stop.cancelled_caught, left
+
+
+@lru_cache(maxsize=16)
+def _find_bash(path: str | None) -> str:
+    return shutil.which("bash", path=path) or "/bin/bash"
