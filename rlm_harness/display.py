@@ -154,7 +154,7 @@ class TerminalView:
     def _output(self, text: str) -> str:
         room = SHOWN_OUTPUT - self._shown
         self._shown += len(text)
-        if room <= 0:
+        if room < 0:
             return ""
         cut = "" if len(text) <= room else self._block("  [more output is not shown here]", "2")
         return self._flow(text[:room], "  ") + cut

@@ -142,7 +142,7 @@ class Workspace:
     @staticmethod
     @asynccontextmanager
     async def connect(
-        url: str, token: str | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None
+        url: str, token: str | bytes | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None
     ) -> AsyncIterator[Workspace]:
         """Connect to the worker at `url`; `local_worker_url()` starts one of our own, which ends with this block.
 
