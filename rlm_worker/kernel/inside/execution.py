@@ -27,6 +27,7 @@ from rlm_worker.kernel.inside import streams
 from rlm_worker.kernel.inside.record import CellRecord
 from rlm_worker.kernel.inside.shell import KernelShell
 
+_create_task = asyncio.create_task
 Done = Callable[[CellOutcome], None]
 
 
@@ -44,7 +45,7 @@ class Executor:
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
         shell.loop_runner = self._run_in_loop
-        _let_plain_cells_create_tasks(lambda: self._loop)
+        self._let_plain_cells_create_tasks()
 
     @property
     def busy(self) -> bool:
@@ -68,6 +69,10 @@ class Executor:
     def _leave_background(self) -> None:
         if self._idle:  # else this runs inside a cell's loop, which must not be stopped
             self._loop.stop()
+
+    def close(self) -> None:
+        """Close the loop. For an executor that is not the process's last."""
+        self._loop.close()
 
     def run(self) -> None:
         """Run cells as they come, and the loop between them, until `stop`."""
@@ -142,6 +147,24 @@ class Executor:
         self._cancel_cell()
         self._loop.call_soon_threadsafe(_ignore)  # a signal handler alone does not end the loop's wait
 
+    def _let_plain_cells_create_tasks(self) -> None:
+        """`asyncio.create_task` in a cell without await starts a background task, as in a notebook.
+
+        Only where it would raise for want of a running loop, on the main thread; all else of asyncio is left alone.
+        """
+
+        @functools.wraps(_create_task)
+        def create_task(coro: Any, **options: Any) -> Any:
+            try:
+                loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+            except RuntimeError:
+                if threading.current_thread() is not threading.main_thread():
+                    raise
+                loop = self._loop
+            return loop.create_task(coro, **options)
+
+        asyncio.create_task = asyncio.tasks.create_task = create_task
+
     def _cancel_cell(self) -> None:
         if self._task is not None:
             self._cancelled = True
@@ -156,23 +179,3 @@ def _is_interrupt(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
-
-
-def _let_plain_cells_create_tasks(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """`asyncio.create_task` in a cell without await starts a background task, as in a notebook.
-
-    Only where it would raise for want of a running loop, on the main thread; all else of asyncio is left alone.
-    """
-    original = asyncio.create_task
-
-    @functools.wraps(original)
-    def create_task(coro: Any, **options: Any) -> Any:
-        try:
-            running: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        except RuntimeError:
-            if threading.current_thread() is not threading.main_thread():
-                raise
-            running = loop()
-        return running.create_task(coro, **options)
-
-    asyncio.create_task = asyncio.tasks.create_task = create_task

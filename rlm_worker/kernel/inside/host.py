@@ -19,9 +19,6 @@ from typing import NamedTuple
 from rlm_worker.kernel import control
 from rlm_worker.kernel.inside import HOST_CONTROL_FD
 
-# Each imports or caches something that the first cell of its kind would otherwise pay for.
-WARM_UP = ("1 + 1", "x = !true", "%%bash\ntrue", "1 / 0", "x =", "import asyncio; await asyncio.sleep(0)", "%time 1")
-
 
 class Birth(NamedTuple):
     """What a freshly forked kernel got: its place, and its own descriptors."""
@@ -111,14 +108,14 @@ def main() -> None:
     channel = socket.socket(fileno=HOST_CONTROL_FD)
     channel.set_inheritable(False)
     host = Host(channel)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         from rlm_worker.kernel.inside import kernel  # late: a missing IPython is an answer, not a crash
-        from rlm_worker.kernel.inside.shell import warm_shell
+        from rlm_worker.kernel.inside.rehearsal import warm_shell
     except ImportError as error:
         host.send(control.Unusable(f"kernels need the worker extra, pip install 'rlm-wire[worker]': {error}"))
         return
-    shell = warm_shell(WARM_UP)
+    shell = warm_shell()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # what is there now is shared with every kernel: collections must not write to it
     try:

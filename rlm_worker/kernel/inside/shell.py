@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import sys
 import traceback
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -110,6 +109,7 @@ class KernelShell(InteractiveShell):
         super().__init__(config=config, exiter=_Exit())
         self.set_hook("show_in_pager", page.as_hook(page.display_page), 99)
         self.register_magics(commands.Scripts)
+        _refuse_questions()
         text = self.display_formatter.formatters["text/plain"]
         for kind in (str, bytes, bytearray):
             text.for_type(kind, _pretty_sequence)
@@ -176,7 +176,7 @@ def _pretty_sequence(value: Any, printer: Any, cycle: bool) -> None:
         printer.text(f"{value[:PREVIEW]!r}\n[... cut here: a {type(value).__name__} of length {len(value)} ...]")
 
 
-def refuse_questions() -> None:
+def _refuse_questions() -> None:
     """Make `input()` and `breakpoint()` fail at once, and say why: nobody sits at a kernel."""
 
     def refuse_input(prompt: object = "", /) -> NoReturn:
@@ -189,16 +189,3 @@ def refuse_questions() -> None:
 
     builtins.input = refuse_input
     sys.breakpointhook = refuse_breakpoint
-
-
-def warm_shell(cells: Iterable[str]) -> KernelShell:
-    """Make the shell and run `cells`, so that what they import and cache is there; then forget that they ran."""
-    shell = KernelShell.instance()
-    for code in cells:
-        shell.run_cell(code, store_history=True)
-    shell.reset(new_session=True, aggressive=False)
-    shell.history_manager.exceptions.clear()
-    shell.history_manager.outputs.clear()
-    shell.record = CellRecord()
-    refuse_questions()
-    return shell

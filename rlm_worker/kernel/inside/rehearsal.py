@@ -1,0 +1,60 @@
+"""Makes a host's first kernel as quick as its hundredth: runs real cells, over a real session, before anything forks.
+
+Whatever a kernel would import, cache or allocate for its first cells is then there, and shared by all of them. When
+`warm_shell` returns, its threads and loops are gone and the shell is as new.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Final
+
+import trio
+
+from rlm_wire.broker.services import Service
+from rlm_wire.methods.kernels import RunCell
+from rlm_worker.kernel.inside import wire
+from rlm_worker.kernel.inside.execution import Executor
+from rlm_worker.kernel.inside.record import CellRecord
+from rlm_worker.kernel.inside.shell import KernelShell
+from rlm_worker.kernel.link import open_link
+
+CELLS: Final = (
+    "1 + 1",
+    "print('x')",
+    "x = !true",
+    "!true",
+    "%%bash\ntrue",
+    "def f():\n    return 1 / 0\nf()",
+    "x =",
+    "import asyncio; await asyncio.sleep(0)",
+    "1 + 1",
+)
+
+
+def warm_shell() -> KernelShell:
+    """A shell that has run `CELLS` and has forgotten them. Descriptors 1 and 2 get their output."""
+    shell: KernelShell = KernelShell.instance()
+    executor = Executor(shell, 1)
+    ours, theirs = socket.socketpair()
+    threads = [
+        threading.Thread(target=trio.run, args=(_feed, ours)),
+        threading.Thread(target=wire.serve, args=(theirs.detach(), executor)),
+    ]
+    for thread in threads:
+        thread.start()
+    executor.run()
+    for thread in threads:
+        thread.join()
+    executor.close()
+    shell.reset(new_session=True, aggressive=False)  # type: ignore[no-untyped-call]
+    shell.history_manager.outputs.clear()
+    shell.record = CellRecord()
+    return shell
+
+
+async def _feed(sock: socket.socket) -> None:
+    async with open_link(sock, Service(), worker=True) as peer:
+        for number, code in enumerate(CELLS, 1):
+            await peer.call(RunCell(code, number))
