@@ -114,7 +114,7 @@ class DescriptorStream(ByteStream):
 
     def _take(self, data: Sequence[Buffer]) -> int:
         """One write of what fits; its size, 0 if the kernel takes nothing at the moment."""
-        if self.closed:
+        if self.closed or self._sending < 0:
             raise trio.ClosedResourceError(f"{self.description} is closed")
         if self._torn:
             raise TransportError(f"{self.description}: an earlier send was cancelled half-way; open a new connection")
