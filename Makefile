@@ -33,5 +33,8 @@ check: .venv/.ready
 unit: .venv/.ready
 	$(BIN)/pytest $(ARGS)
 
+bench: .venv/.ready
+	$(BIN)/python -m bench $(ARGS)
+
 clean:
 	rm -rf .venv
