@@ -75,11 +75,12 @@ class Bash(StreamRequest[BashResult, OutputChunk, Never], tag="tools.bash"):
 
 
 class EditResult(msgspec.Struct, frozen=True):
-    """`path` is absolute; `line` is the 1-based line of the replacement."""
+    """`path` is absolute; `line` is the 1-based line of the replacement; `notices` tell what could not be kept."""
 
     path: str
     replacements: int = 1
     line: int = 0
+    notices: list[str] = []
 
 
 class Edit(Request[EditResult], tag="tools.edit"):

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from rlm_wire.broker.groups import one_error
 from rlm_wire.methods.tools import Output, OutputChunk
 
 KEPT = 512 * 1024
@@ -128,11 +129,12 @@ async def open_capture(sink: Sink | None = None) -> AsyncIterator[Capture]:
     if sink is None:
         yield Capture()
         return
-    async with trio.open_nursery() as nursery:
-        live = _LiveOutput(nursery.cancel_scope)
-        nursery.start_soon(live.forward, sink)
-        yield Capture(live)
-        live.finish()
+    with one_error():
+        async with trio.open_nursery() as nursery:
+            live = _LiveOutput(nursery.cancel_scope)
+            nursery.start_soon(live.forward, sink)
+            yield Capture(live)
+            live.finish()
 
 
 class _LiveOutput:

@@ -6,6 +6,7 @@ A process is identified by (pid, start time): a pid alone may be somebody else's
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 Identity = tuple[int, int]
 
@@ -40,13 +41,15 @@ def row(pid: int) -> Row | None:
     return Row(pid, stat) if stat else None
 
 
-def table(pids: range | None = None) -> dict[int, Row]:
+def table(pids: Iterable[int] | None = None) -> dict[int, Row]:
     """The lines of `pids`, or of all processes, by pid."""
-    if pids is None:
-        with os.scandir("/proc") as entries:
-            numbers = [int(entry.name) for entry in entries if entry.name.isdigit()]
-    found = map(row, numbers if pids is None else pids)
+    found = map(row, _all_pids() if pids is None else pids)
     return {line.pid: line for line in found if line is not None}
+
+
+def _all_pids() -> list[int]:
+    with os.scandir("/proc") as entries:
+        return [int(entry.name) for entry in entries if entry.name.isdigit()]
 
 
 def command_line(pid: int) -> bytes:

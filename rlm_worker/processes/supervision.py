@@ -18,6 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import trio
 
+from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError, Code
 from rlm_worker.processes import wire
 from rlm_worker.processes.descriptors import memory_file
@@ -77,7 +78,7 @@ class Process:
         self.pid = pid
         self.returncode: int | None = None
         self.left: list[Survivor] = []
-        """What it had left running when it ended; complete once `wait` has returned."""
+        """What it has left running; known once `wait` or `kill_tree` has returned."""
         self._reaper = reaper
         self._key = key
         self._ended = trio.Event()
@@ -99,10 +100,11 @@ class Process:
             self._reaper.post(wire.SIGNAL, self._key, wire.NUMBER.pack(number))
 
     async def kill_tree(self, *, grace: float = GRACE) -> list[Survivor]:
-        """End everything that descends from it, as `Reaper.kill_tree`, and return what still runs."""
+        """End everything that descends from it, as `Reaper.kill_tree`, and return what still runs (`left`, too)."""
         left = await self._reaper.end_tree(self._key, 0, 0, grace)
         with trio.CancelScope(shield=True), trio.move_on_after(KILL_WAIT):
             await self._ended.wait()
+        self.left = left
         return left
 
     def end(self, returncode: int, left: list[Survivor]) -> None:
@@ -174,13 +176,15 @@ class Reaper:
                 body = wire.spawn_body(list(fds), flags | wire.BODY_APART, *strings)
                 with memory_file("request", body) as apart:
                     await self._send(wire.SPAWN, key, b"", [apart, *sources])
-            with trio.CancelScope(shield=True):
-                started = await answer.wait()
+            return await self._started(answer, cwd, argv[0])
         finally:
             del self._starting[key]
+
+    async def _started(self, answer: _Answer[Process | tuple[int, int]], cwd: str, program: str | bytes) -> Process:
+        started = await answer.wait(shield=True)
         if isinstance(started, Process):
             return started
-        raise _spawn_error(*started, cwd=cwd, program=os.fsdecode(argv[0]))
+        raise _spawn_error(*started, cwd=cwd, program=os.fsdecode(program))
 
     async def kill_tree(self, pid: int, start_time: int, *, grace: float = GRACE) -> list[Survivor]:
         """End everything that descends from a process under this reaper: SIGTERM, `grace` seconds, SIGKILL.
@@ -285,8 +289,9 @@ class _Answer(Generic[T]):
     def fail(self) -> None:
         self._arrived.set()
 
-    async def wait(self) -> T:
-        await self._arrived.wait()
+    async def wait(self, *, shield: bool = False) -> T:
+        with trio.CancelScope(shield=shield):
+            await self._arrived.wait()
         if self._value is None:
             raise _reaper_lost()
         return self._value
@@ -304,18 +309,24 @@ async def open_reaper() -> AsyncIterator[Reaper]:
         with theirs:
             command = [sys.executable, "-I", "-S", "-c", _RUN, str(theirs.fileno())]
             process = await trio.lowlevel.open_process(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env={}
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={},
+                start_new_session=True,  # whoever ends the worker's process group must not end this
             )
         ours.setblocking(False)
-        async with trio.open_nursery() as nursery:
-            reaper = Reaper(ours, nursery)
-            nursery.start_soon(reaper.receive)
-            try:
-                yield reaper
-            finally:
-                ours.shutdown(socket.SHUT_WR)
-                with trio.CancelScope(shield=True):
-                    await process.wait()
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                reaper = Reaper(ours, nursery)
+                nursery.start_soon(reaper.receive)
+                try:
+                    yield reaper
+                finally:
+                    ours.shutdown(socket.SHUT_WR)
+                    with trio.CancelScope(shield=True):
+                        await process.wait()
 
 
 def _survivors(listed: bytes) -> list[Survivor]:

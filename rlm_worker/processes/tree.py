@@ -58,8 +58,8 @@ class Tree:
     def _freeze(self) -> list[Row]:
         """Stop all of the tree; returns it once no member runs and none is new."""
         told: set[int] = set()
+        members = self.living()
         for _ in range(FREEZE_ROUNDS):
-            members = self.living()
             # One that sleeps uninterruptibly (also a vfork parent) stops before it runs another instruction.
             running = [m.pid for m in members if m.state not in b"Tt" and not (m.state == b"D" and m.pid in told)]
             if not running:
@@ -68,6 +68,7 @@ class Tree:
                 _kill(pid, signal.SIGSTOP)
             told.update(running)
             os.sched_yield()
+            members = self.living()
         return members
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -9,6 +10,7 @@ from functools import lru_cache
 
 import trio
 
+from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError
 from rlm_wire.methods.tools import BashResult
 from rlm_worker.processes import (
@@ -36,6 +38,7 @@ async def run_bash(
     timeout: float | None = None,
     on_output: Sink | None = None,
     stoppable: Stoppable = trio.CancelScope,
+    note_left: Callable[[list[Survivor]], None] | None = None,
 ) -> BashResult:
     """Run `command` as bash runs a script file, and return once bash has ended, however long others hold its output.
 
@@ -45,6 +48,7 @@ async def run_bash(
 
     `timeout` in seconds, or cancelling the scope that `stoppable` gives, ends all that descends from bash and gives the
     partial result. `fallback_directory` gives another directory if `cwd` cannot be entered (None: that is an error).
+    `note_left` is told what is left running, also when there is no result.
 
     Raises CallError: `invalid_argument` (nothing to run, a timeout that is not positive, a NUL character in `env`), or
     what `Reaper.spawn` raises.
@@ -56,13 +60,13 @@ async def run_bash(
         raise CallError("invalid_argument", f"a timeout must be positive, not {timeout}")
     start = trio.current_time()
     notices: list[str] = []
-    async with open_capture(on_output) as capture:
-        with output_pipe() as pipe, memory_file("command", command.encode("utf-8", "surrogateescape")) as script:
+    with output_pipe() as pipe:
+        with memory_file("command", command.encode("utf-8", "surrogateescape")) as script:
 
             async def spawn(directory: str) -> Process:
-                fds = {1: pipe.write, 2: pipe.write}
-                variables = {**env, "PWD": directory}  # so that a path through a symbolic link is kept as it is
                 argv = [_find_bash(env.get("PATH"))]
+                variables = {**env, "PWD": directory}  # so that a path through a symbolic link is kept as it is
+                fds = {1: pipe.write, 2: pipe.write}
                 return await reaper.spawn(argv, cwd=directory, env=variables, fds=fds, output=pipe.read, script=script)
 
             try:
@@ -73,12 +77,15 @@ async def run_bash(
                 directory = fallback_directory()
                 notices.append(f"{error.message}. The command ran in {directory} instead.")
                 process = await spawn(directory)
-            pipe.close_write()
-            try:
-                timed_out, cancelled, left = await _finish(process, capture, pipe.read, timeout, stoppable)
-            finally:
-                process.release()
-    notices += [f"Still running: {survivor}" for survivor in left]
+        pipe.close_write()
+        try:
+            async with open_capture(on_output) as capture:
+                timed_out, cancelled = await _finish(process, capture, pipe.read, timeout, stoppable)
+        finally:
+            process.release()
+            if note_left is not None:
+                note_left(process.left)
+    notices += [f"Still running: {survivor}" for survivor in process.left]
     returncode = process.returncode
     ended = returncode is not None and returncode >= 0
     return BashResult(
@@ -94,20 +101,20 @@ async def run_bash(
 
 async def _finish(
     process: Process, capture: Capture, output: int, timeout: float | None, stoppable: Stoppable
-) -> tuple[bool, bool, list[Survivor]]:
-    """Read until the process has ended, or end it: (timed out, cancelled, what it has left running)."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(capture.read, output)
-        try:
-            with stoppable() as stop, trio.move_on_after(timeout if timeout is not None else float("inf")) as limit:
-                await process.wait()
-            left = process.left
-        finally:
-            if process.returncode is None:
-                left = await process.kill_tree()
-        nursery.cancel_scope.cancel()
+) -> tuple[bool, bool]:
+    """Read until the process has ended, or end it: (timed out, cancelled)."""
+    with one_error():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(capture.read, output)
+            try:
+                with stoppable() as stop, trio.move_on_after(math.inf if timeout is None else timeout) as limit:
+                    await process.wait()
+            finally:
+                if process.returncode is None:
+                    await process.kill_tree()
+            nursery.cancel_scope.cancel()
     capture.drain(output)
-    return limit.cancelled_caught, stop.cancelled_caught, left
+    return limit.cancelled_caught, stop.cancelled_caught
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,205 @@
+"""`rlm-worker`: the command line. Options, where the token comes from, signals; what is served is in `service`.
+
+Imports are local where they would delay the moment at which the worker listens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import select
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+import rlm_wire
+from rlm_worker import environment
+
+if TYPE_CHECKING:
+    import ssl
+
+_EXAMPLES = """\
+examples:
+  rlm-worker serve --stdio
+      for whoever starts it and speaks through its stdin and stdout
+  python -c 'import secrets; print(secrets.token_urlsafe(32))' > token; chmod 600 token
+  rlm-worker serve --tcp 127.0.0.1:0 --token-file token
+      prints one line, `listening on tcp://127.0.0.1:PORT`
+  rlm-worker serve --tls 0.0.0.0:4711 --token-file token --cwd /srv/project
+      with a certificate made on the spot: the token proves both sides, so the client needs no authority
+  rlm-worker serve --unix /run/rlm.sock
+      for processes of the same user; needs no token
+"""
+
+_STRANGERS = (
+    "a TCP or TLS worker needs a token, or whoever reaches the port could run commands: make one with"
+    " `python -c 'import secrets; print(secrets.token_urlsafe(32))' > token` and pass --token-file token"
+)
+
+_ENDING = [signal.SIGTERM, signal.SIGINT]
+
+
+class _UserError(Exception):
+    """Something the user asked for cannot be; one line that says what to do instead."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _UserError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: 0 after an orderly end, 2 if the user must change something."""
+    _occupy_standard_descriptors()
+    try:
+        options = _parser().parse_args(arguments)
+        _log_to_stderr(options.verbose)
+        return _serve(options)
+    except (_UserError, rlm_wire.WireError) as error:
+        os.write(2, f"rlm-worker: {error}\n".encode("utf-8", "replace"))
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="rlm-worker", description="Runs the tools of AI agents where it is started.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    serve = commands.add_parser(
+        "serve",
+        help="answer tool calls",
+        description="Answer tool calls: bash commands, Python cells, edits, fetches.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    where = serve.add_mutually_exclusive_group(required=True)
+    where.add_argument("--stdio", action="store_true", help="speak through stdin and stdout, and end with them")
+    where.add_argument("--tcp", metavar="HOST:PORT", help="listen; port 0 takes a free one")
+    where.add_argument("--tls", metavar="HOST:PORT", help="listen, encrypted")
+    where.add_argument("--unix", metavar="PATH", help="listen at a Unix socket, for the same user")
+    token = serve.add_mutually_exclusive_group()
+    token.add_argument("--token-file", metavar="PATH", help="a file with the shared token, instead of RLM_TOKEN")
+    token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the shared token from")
+    serve.add_argument("--certificate", metavar="PATH", help="TLS: our certificate (PEM), instead of one made here")
+    serve.add_argument("--key", metavar="PATH", help="TLS: its private key (PEM), if that is in another file")
+    serve.add_argument("--client-ca", metavar="PATH", help="TLS: only clients with a certificate of this authority")
+    serve.add_argument("--cwd", metavar="DIR", help="the directory that agents work in (default: the current one)")
+    serve.add_argument("--verbose", action="store_true", help="say more on stderr")
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> int:
+    inherited = environment.workspace_environment(os.environ)
+    token = _take_token(options)
+    environment.seal()
+    try:
+        cwd = str(Path(options.cwd or "").absolute())
+    except OSError as error:
+        raise _UserError(f"the current directory is not there: {error.strerror}; pass --cwd") from None
+    if not Path(cwd).is_dir():
+        raise _UserError(f"--cwd {options.cwd} is not a directory")
+    if token is None and (options.tcp or options.tls):
+        raise _UserError(_STRANGERS)
+    if not options.tls and (options.certificate or options.key or options.client_ca):
+        raise _UserError("--certificate, --key and --client-ca are for --tls")
+    if options.tls and not options.certificate and (options.key or options.client_ca):
+        raise _UserError("--key and --client-ca need --certificate: clients that have one will want to check ours")
+    trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited)
+    return 0
+
+
+def _url(options: argparse.Namespace) -> str:
+    if options.stdio:
+        return "stdio:"
+    if options.unix:
+        return f"unix:{Path(options.unix).absolute()}"
+    return f"tcp://{options.tcp}" if options.tcp else f"tls://{options.tls}"
+
+
+def _tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
+    if not options.tls or not options.certificate:
+        return None
+    from rlm_wire.transports.certificates import server_context
+
+    return server_context(options.certificate, options.key, client_authority=options.client_ca)
+
+
+def _take_token(options: argparse.Namespace) -> bytes | None:
+    """The shared token; it is nowhere else in this process's reach afterwards."""
+    inherited = os.environ.pop("RLM_TOKEN", None)
+    source = options.token_file or ("RLM_TOKEN" if options.token_fd is None else f"descriptor {options.token_fd}")
+    try:
+        if options.token_file:
+            token = Path(options.token_file).read_bytes()
+        elif options.token_fd is not None:
+            with open(options.token_fd, "rb") as file:
+                token = file.read()
+        elif inherited is not None:
+            token = os.fsencode(inherited)
+        else:
+            return None
+    except OSError as error:
+        raise _UserError(f"the token cannot be read from {source}: {error.strerror}") from None
+    if not token.strip():
+        raise _UserError(f"{source} holds no token")
+    return token.strip()
+
+
+async def _run(url: str, token: bytes | None, tls: ssl.SSLContext | None, cwd: str, env: dict[str, str]) -> None:
+    """Serve until the client on stdio has left, or a signal comes."""
+    from rlm_worker.kernel import open_kernel_host
+    from rlm_worker.processes import open_reaper
+    from rlm_worker.service import worker_service
+    from rlm_worker.sessions import Worker
+
+    with trio.open_signal_receiver(*_ENDING) as signals:
+        async with (
+            open_reaper() as reaper,
+            open_kernel_host(reaper, env=env) as kernel_host,
+            rlm_wire.serve(
+                url, worker_service(Worker(reaper, kernel_host, cwd, env)), token, ssl_context=tls
+            ) as server,
+            trio.open_nursery() as nursery,
+        ):
+            if url != "stdio:":
+                os.write(1, "".join(f"listening on {url}\n" for url in server.urls).encode())
+
+            async def wait_for_signal() -> None:
+                async for number in signals:
+                    logging.getLogger(__name__).info("ending: %s", signal.Signals(number).name)
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(wait_for_signal)
+            await server.wait_closed()
+            nursery.cancel_scope.cancel()
+
+
+def _occupy_standard_descriptors() -> None:
+    """Started with 0, 1 or 2 closed, the next socket would become one of them, and prints would go into it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+class _StderrHandler(logging.Handler):
+    """Logs to stderr, and loses a record rather than wait for a reader: nobody may be reading."""
+
+    RECORD_LIMIT = select.PIPE_BUF
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record).encode("utf-8", "replace")[: self.RECORD_LIMIT - 1] + b"\n"
+            _, writable, _ = select.select([], [2], [], 0)  # of a pipe: it has room for PIPE_BUF bytes
+            if writable:
+                os.write(2, text)
+        except (OSError, ValueError):
+            return
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    handler = _StderrHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO if verbose else logging.WARNING)
+    logging.raiseExceptions = False

@@ -1,0 +1,106 @@
+"""Which methods the worker answers, and which code each leads to. Nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Never
+
+import rlm_wire
+from rlm_wire.methods.kernels import CellResult, Execute
+from rlm_wire.methods.sessions import (
+    AgentClosed,
+    AgentOpened,
+    CloseAgent,
+    OpenAgent,
+    OpenWorkspace,
+    WorkspaceInfo,
+)
+from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
+from rlm_worker.sessions import Session, Worker, checked_environment, open_session
+from rlm_worker.tools.bash import run_bash
+from rlm_worker.tools.edit import run_edit
+from rlm_worker.tools.fetch import run_fetch
+
+
+def worker_service(worker: Worker) -> rlm_wire.Service:
+    """The service of `worker`: each peer's session has a `Session` of its own."""
+
+    @asynccontextmanager
+    async def lifespan(peer: rlm_wire.Peer) -> AsyncIterator[Session]:
+        async with open_session(worker) as session:
+            yield session
+
+    service = rlm_wire.Service(lifespan)
+    service.handle(OpenWorkspace)(open_workspace)
+    service.handle(OpenAgent)(open_agent)
+    service.handle(CloseAgent)(close_agent)
+    service.handle(Bash, stoppable=True)(bash)
+    service.handle(Execute, stoppable=True)(execute)
+    service.handle(Edit)(edit)
+    service.handle(Fetch)(fetch)
+    return service
+
+
+async def open_workspace(request: OpenWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> WorkspaceInfo:
+    return _session(call).open_workspace(request.cwd, request.env)
+
+
+async def open_agent(request: OpenAgent, call: rlm_wire.IncomingCall[Never, Never]) -> AgentOpened:
+    return AgentOpened(_session(call).open_agent(request.agent).name)
+
+
+async def close_agent(request: CloseAgent, call: rlm_wire.IncomingCall[Never, Never]) -> AgentClosed:
+    return await _session(call).close_agent(request.agent)
+
+
+async def bash(request: Bash, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> BashResult:
+    session = _session(call)
+    agent = session.agent(request.agent)
+    env = {**session.env, **checked_environment(request.env or {})}
+    with agent.call(command=True):
+        return await run_bash(
+            session.reaper,
+            request.command,
+            cwd=str(Path(session.cwd, request.cwd or "")),
+            env=env,
+            # A directory that was asked for must be there; the agent's own may have been removed by a command.
+            fallback_directory=None if request.cwd else session.fallback_directory,
+            timeout=request.timeout,
+            on_output=_live(call),
+            stoppable=call.stoppable,
+            note_left=agent.note_left,
+        )
+
+
+async def execute(request: Execute, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> CellResult:
+    session = _session(call)
+    agent = session.agent(request.agent)
+    with agent.call():
+        kernels = await session.kernels()
+        agent.has_kernel = True
+        cell = kernels.cell(agent.name, request.code, timeout=request.timeout, on_output=_live(call))
+        with call.stoppable():
+            await cell.run()
+    return cell.result
+
+
+async def edit(request: Edit, call: rlm_wire.IncomingCall[Never, Never]) -> EditResult:
+    session = _session(call)
+    with session.agent(request.agent).call():
+        return await run_edit(request.path, request.old, request.new, cwd=session.cwd)
+
+
+async def fetch(request: Fetch, call: rlm_wire.IncomingCall[Never, Never]) -> FetchResult:
+    with _session(call).agent(request.agent).call():
+        return await run_fetch(request.url, max_chars=request.max_chars, timeout=request.timeout)
+
+
+def _session(call: rlm_wire.IncomingCall[Any, Any]) -> Session:
+    state: Session = call.state
+    return state
+
+
+def _live(call: rlm_wire.IncomingCall[OutputChunk, Never]) -> Callable[[OutputChunk], Awaitable[None]] | None:
+    return call.send if call.wants_items else None

@@ -1,0 +1,216 @@
+"""What the worker keeps for one harness while its session lasts: directory, environment, agents, kernels.
+
+No wire here: `service` says which calls lead where. Whatever an agent runs belongs to the agent, and ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import trio
+
+from rlm_wire import __version__
+from rlm_wire.broker.groups import one_error
+from rlm_wire.errors import CallError
+from rlm_wire.methods.sessions import AgentClosed, WorkspaceInfo
+from rlm_worker.kernel import KernelHost, Kernels, open_kernels
+from rlm_worker.processes import Reaper, Survivor, process_table
+
+AGENT_LIMIT = 1024
+"""Agents that one session may have open: each may have a kernel, and that is a process of several MiB."""
+
+NAME_LIMIT = 200
+
+
+class Worker:
+    """What all sessions share. `cwd` and `env` are where and with what agents work unless their session says else."""
+
+    def __init__(self, reaper: Reaper, kernel_host: KernelHost, cwd: str, env: Mapping[str, str]) -> None:
+        self.reaper = reaper
+        self.kernel_host = kernel_host
+        self.cwd = cwd
+        self.env = dict(env)
+
+
+class Agent:
+    """One agent's running calls, and the processes that its commands have left behind."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.has_kernel = False
+        self.closed = False
+        self._calls: dict[trio.CancelScope, trio.Event] = {}
+        self._commands = 0
+        self._left: set[Survivor] = set()
+
+    @contextmanager
+    def call(self, *, command: bool = False) -> Iterator[None]:
+        """Around the work of one call: closing the agent cancels it, and CallError("cancelled") is what comes of it.
+
+        `command`: it runs a process of its own.
+        """
+        ended = trio.Event()
+        self._commands += command
+        with trio.CancelScope() as scope:
+            self._calls[scope] = ended
+            try:
+                yield
+            finally:
+                del self._calls[scope]
+                self._commands -= command
+                ended.set()
+        if scope.cancelled_caught:
+            raise CallError("cancelled", f"the agent {self.name!r} was closed")
+
+    def note_left(self, survivors: list[Survivor]) -> None:
+        self._left.update(survivors)
+
+    def still_running(self) -> list[Survivor]:
+        """What its commands have left that runs to this moment."""
+        rows = process_table.table(survivor.pid for survivor in self._left)
+        alive = {row.identity for row in rows.values() if row.alive}
+        return sorted(survivor for survivor in self._left if (survivor.pid, survivor.start_time) in alive)
+
+    async def stop_calls(self) -> int:
+        """Cancel all calls and wait until they have ended; returns how many commands there were among them."""
+        calls, commands = dict(self._calls), self._commands
+        for scope in calls:
+            scope.cancel("the agent is closing")
+        for ended in calls.values():
+            await ended.wait()
+        return commands
+
+
+class Session:
+    """One harness's workspace. Made by `open_session`."""
+
+    def __init__(self, worker: Worker, nursery: trio.Nursery) -> None:
+        self.reaper = worker.reaper
+        self.cwd = worker.cwd
+        self.env = worker.env
+        self._worker = worker
+        self._nursery = nursery
+        self._agents: dict[str, Agent] = {}
+        self._named = 0
+        self._kernels: Kernels | None = None
+        self._opening_kernels = trio.Lock()
+        self._leaving = trio.Event()
+        self._fallback: str | None = None
+
+    def open_workspace(self, cwd: str | None, env: Mapping[str, str] | None) -> WorkspaceInfo:
+        """Set directory and environment. Raises CallError: `not_found`, `invalid_argument`, `failed_precondition`."""
+        if self._agents:
+            raise CallError("failed_precondition", "this session has agents: open the workspace before the first one")
+        if cwd is not None:
+            directory = Path(self._worker.cwd, cwd)
+            if not directory.is_dir():
+                problem = "is not a directory" if directory.exists() else "does not exist"
+                raise CallError("not_found", f"the directory {directory} {problem} on the worker's machine")
+            self.cwd = os.path.normpath(directory)
+        checked_environment(env or {})
+        self.env = {**self._worker.env, **(env or {})}
+        machine = os.uname()
+        return WorkspaceInfo(
+            cwd=self.cwd,
+            worker=f"rlm-worker {__version__}",
+            pid=os.getpid(),
+            platform=f"{machine.sysname} {machine.release} {machine.machine}",
+            python=platform.python_version(),
+        )
+
+    def open_agent(self, name: str | None) -> Agent:
+        """Open an agent; None lets us name it. Raises CallError if the name is taken or no name at all."""
+        if name is None:
+            self._named += 1
+            name = f"agent-{self._named}"
+        if not name.strip() or len(name) > NAME_LIMIT:
+            raise CallError("invalid_argument", f"an agent's name has 1 to {NAME_LIMIT} characters")
+        if name in self._agents:
+            raise CallError("failed_precondition", f"there is an agent {name!r} already")
+        if len(self._agents) >= AGENT_LIMIT:
+            raise CallError("resource_exhausted", f"a session has {AGENT_LIMIT} agents at most: close one first")
+        agent = self._agents[name] = Agent(name)
+        self._nursery.start_soon(self._warm_kernels)
+        return agent
+
+    def agent(self, name: str) -> Agent:
+        """The open agent of that name. Raises CallError("not_found")."""
+        agent = self._agents.get(name)
+        if agent is None or agent.closed:
+            raise CallError("not_found", f"there is no agent {name!r}: open it first")
+        return agent
+
+    async def close_agent(self, name: str) -> AgentClosed:
+        """End the agent's kernel and running commands; what they have left runs on and is named.
+
+        Cancellation: they end all the same, but perhaps after this has returned.
+        """
+        agent = self.agent(name)
+        agent.closed = True
+        try:
+            if self._kernels is not None:
+                await self._kernels.close(name)
+            stopped = await agent.stop_calls()
+        finally:
+            self._agents.pop(name, None)
+        notices = [f"Still running: {survivor}" for survivor in agent.still_running()]
+        return AgentClosed(stopped + agent.has_kernel, notices)
+
+    async def kernels(self) -> Kernels:
+        """The kernels of this session, which live as long as it does."""
+        async with self._opening_kernels:
+            kernels = self._kernels
+            if kernels is None:
+                kernels = self._kernels = await self._nursery.start(self._keep_kernels)
+            return kernels
+
+    async def _warm_kernels(self) -> None:
+        with suppress(CallError):  # the first cell will say so
+            await self._worker.kernel_host.warm()
+
+    async def _keep_kernels(self, task_status: trio.TaskStatus[Kernels]) -> None:
+        async with open_kernels(self._worker.kernel_host, self.reaper, cwd=self.cwd, env=self.env) as kernels:
+            task_status.started(kernels)
+            await self._leaving.wait()
+
+    def fallback_directory(self) -> str:
+        """Where commands run when the agent's own directory is gone: an empty one, in which they can do no harm."""
+        if self._fallback is None or not Path(self._fallback).is_dir():
+            try:
+                self._fallback = tempfile.mkdtemp(prefix="fallback-", dir=self.env.get("TMPDIR"))
+            except OSError:  # a full or read-only disk
+                return "/"
+        return self._fallback
+
+    async def leave(self) -> None:
+        """End what the session still has: its calls have ended already."""
+        self._leaving.set()
+        if self._fallback is not None:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(shutil.rmtree, self._fallback, True)
+
+
+@asynccontextmanager
+async def open_session(worker: Worker) -> AsyncIterator[Session]:
+    """A session's state; leaving ends its kernels. Cancellation: kills them."""
+    with one_error():
+        async with trio.open_nursery() as nursery:
+            session = Session(worker, nursery)
+            try:
+                yield session
+            finally:
+                await session.leave()
+
+
+def checked_environment(env: Mapping[str, str]) -> Mapping[str, str]:
+    """`env`, if it can be one. Raises CallError("invalid_argument") that names the variable."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise CallError("invalid_argument", f"{name!r} cannot be an environment variable with this value")
+    return env
