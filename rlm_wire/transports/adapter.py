@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import trio
 
 from rlm_wire.errors import TransportError
 from rlm_wire.transports.base import Buffer, ByteStream
 from rlm_wire.transports.exclusive import Exclusive
+from rlm_wire.transports.sockets import LINGER, LINGER_BYTES
 
 
 class TrioByteStream(ByteStream):
@@ -46,4 +48,20 @@ class TrioByteStream(ByteStream):
                 raise
 
     async def aclose(self) -> None:
-        await self._stream.aclose()
+        try:
+            if isinstance(self._stream, trio.abc.HalfCloseableStream):
+                with trio.move_on_after(LINGER), self._receiver, self._sender:
+                    await _end_politely(self._stream)
+        except trio.BusyResourceError:
+            pass  # a task is still using the stream: it is woken at once, and what it was sending is cut short
+        finally:
+            await self._stream.aclose()
+
+
+async def _end_politely(stream: trio.abc.HalfCloseableStream) -> None:
+    """As `sockets.SocketStream` does, and for the same reason."""
+    size = 0
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        await stream.send_eof()
+        while size < LINGER_BYTES and (discarded := await stream.receive_some(65536)):
+            size += len(discarded)

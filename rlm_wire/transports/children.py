@@ -47,7 +47,6 @@ class ChildStream(DescriptorStream):
         self._tail = bytearray()
         self._echo_stderr = echo_stderr
         self._stderr_ended = trio.Event()
-        self._ending = False
 
     @property
     def exit_code(self) -> int | None:
@@ -104,15 +103,15 @@ class ChildStream(DescriptorStream):
 
         Cancellation: goes on with SIGKILL at once.
         """
-        if self._ending:
+        if self.closed:
             await trio.lowlevel.checkpoint()
             return
-        self._ending = True
+        self.closed = True  # from here on only this task uses the descriptors
+        trio.lowlevel.notify_closing(self._receiving)
         self.close_sending()
         try:
             async with trio.open_nursery() as nursery:
-                if not self._receiver.busy:
-                    nursery.start_soon(self._discard_output)
+                nursery.start_soon(self._discard_output)
                 await self._ask_to_end()
                 nursery.cancel_scope.cancel()
         finally:
@@ -123,10 +122,12 @@ class ChildStream(DescriptorStream):
 
     async def _discard_output(self) -> None:
         """A child that flushes its output before it exits must not wait for a reader that has left."""
-        buffer = memoryview(bytearray(65536))
-        with suppress(Exception):
-            while await DescriptorStream.receive_into(self, buffer):
-                pass
+        discarded = bytearray(65536)
+        size = 1
+        while size:
+            await trio.lowlevel.wait_readable(self._receiving)
+            with suppress(BlockingIOError):
+                size = os.readv(self._receiving, [discarded])
 
     async def _ask_to_end(self) -> None:
         for last_resort in (signal.SIGTERM, None):

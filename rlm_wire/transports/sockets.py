@@ -20,6 +20,9 @@ LINGER: Final = 2.0
 """Seconds to wait on closing for the peer to close too. Closing a socket that holds unread bytes resets the connection
 and discards what the peer has not received yet, such as a last large reply."""
 
+LINGER_BYTES: Final = 16 * 1024 * 1024
+"""Bytes to discard meanwhile: more than the kernels hold between two peers. A peer that goes on is not listening."""
+
 BACKLOG: Final = 4096
 """The kernel lowers this to its own limit. A full queue refuses Unix clients at once and TCP clients after seconds."""
 
@@ -66,10 +69,13 @@ class SocketStream(DescriptorStream):
         discarded = bytearray(65536)
         try:
             self._socket.shutdown(socket.SHUT_WR)
-            while True:
+            size = 0
+            while size < LINGER_BYTES:
                 await trio.lowlevel.wait_readable(self._socket)
-                if not self._socket.recv_into(discarded):
+                more = self._socket.recv_into(discarded)
+                if not more:
                     return
+                size += more
         except OSError:
             return  # the peer is gone, so there is nobody left to wait for
 
