@@ -25,7 +25,7 @@ from rlm_wire.broker.services import Registration, Service
 from rlm_wire.broker.writer import Writer
 from rlm_wire.errors import CallError, SessionLost, TransportError, WireError
 from rlm_wire.frames.connection import Connection
-from rlm_wire.frames.events import CreditReceived, Ended, ItemReceived
+from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
 from rlm_wire.frames.limits import Limits
 from rlm_wire.frames.schema import NO_ITEMS, Cancel, Close, Fail, Pong, Reply
 from rlm_wire.frames.schema import Call as CallFrame
@@ -37,6 +37,8 @@ Sent = TypeVar("Sent")
 
 CLOSE_GRACE: Final = 5.0
 """Seconds for the last frames and the Goodbye to leave when a session is closed."""
+
+CLOSED_HERE: Final = "the session was closed here"
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
@@ -67,6 +69,7 @@ class Peer:
         self._nursery: trio.Nursery | None = None
         self._handlers_ended = trio.Event()
         self._many_at_once = False
+        self._closing = False
         self._closed = trio.Event()
         self._error: SessionLost | None = None
         self._pongs: dict[int, trio.Event] = {}
@@ -184,11 +187,7 @@ class Peer:
         """The session is over: every open call fails, every handler is cancelled."""
         if self._closed.is_set():
             return
-        message = str(error)
-        if isinstance(error, TransportError):
-            message = f"the connection to {self._link.description} broke: {message}"
-        if why := self._link.diagnose():
-            message = f"{message} ({why})"
+        message = self._explain(error)
         self._error = SessionLost(message)
         self._closed.set()
         unsent = self._connection.unsent_calls()
@@ -205,29 +204,30 @@ class Peer:
     async def read(self) -> None:
         """The reader: runs until the session has ended."""
         connection, link = self._connection, self._link
-        error: WireError | None = None
-        ended = False
         try:
-            while not ended:
+            ended = self._handle(connection.process())  # what came right behind the handshake
+            while ended is None:
                 count = await link.receive_into(connection.writable())
                 self.batches += 1
-                if not count:
-                    error = connection.end_of_stream().error
-                    break
-                self._in_batch = True
-                events = connection.received(count)
-                self._many_at_once = len(events) > 1
-                for event in events:
-                    if isinstance(event, Ended):
-                        ended, error = True, event.error
-                    else:
-                        self._dispatch[type(event)](event)
-                self._in_batch = False
-                self._writer.flush()
+                ended = self._handle(connection.received(count)) if count else connection.end_of_stream()
+            error = ended.error
         except (TransportError, trio.ClosedResourceError) as broken:
             error = broken if isinstance(broken, TransportError) else TransportError("the stream is closed")
-        self._in_batch = False
         self.lose(error or SessionLost("the peer ended the session"))
+
+    def _handle(self, events: list[Event]) -> Ended | None:
+        """Hand on one batch; the event that ended the session, if there was one."""
+        self._in_batch = True
+        self._many_at_once = len(events) > 1
+        ended = None
+        for event in events:
+            if isinstance(event, Ended):
+                ended = event
+            else:
+                self._dispatch[type(event)](event)
+        self._in_batch = False
+        self._writer.flush()
+        return ended
 
     async def write(self) -> None:
         """The writer: runs until the stream breaks or it is cancelled."""
@@ -253,10 +253,11 @@ class Peer:
     async def say_goodbye(self) -> None:
         """Send what is queued, and the Goodbye; shielded, and at most CLOSE_GRACE."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_GRACE):
+            self._closing = True
             self._connection.goodbye()
             if not self._closed.is_set():
                 await self._writer.drain()
-        self.lose(SessionLost("the session was closed here"))
+        self.lose(SessionLost(CLOSED_HERE))
 
     # ------------------------------------------------------- one method an event
 
@@ -335,6 +336,15 @@ class Peer:
         call = self._calls[call_id] = Call(self, call_id, cls.method, types)
         self._flush()
         return call
+
+    def _explain(self, error: WireError) -> str:
+        if self._closing:
+            return CLOSED_HERE  # the peer hung up on our Goodbye, as it should
+        message = str(error)
+        if isinstance(error, TransportError):
+            message = f"the connection to {self._link.description} broke: {message}"
+        why = self._link.diagnose()
+        return f"{message} ({why})" if why else message
 
     def _check_open(self) -> None:
         if self._error is not None:
