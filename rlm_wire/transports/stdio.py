@@ -10,6 +10,7 @@ import fcntl
 import os
 import shlex
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -99,20 +100,13 @@ def _split(command: str) -> list[str]:
 
 def _claim_standard_streams() -> DescriptorStream:
     """Move 0 and 1 to private close-on-exec descriptors, and leave harmless ones in their place."""
-    try:
-        receiving = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_DESCRIPTOR)
-        sending = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_DESCRIPTOR)
-    except OSError as error:
-        raise TransportError(
-            "stdio: stdin or stdout is closed; start this with both connected to the client"
-        ) from error
+    # Python has no object for a stream that was closed when it started. Its number may be Trio's by now.
+    if sys.__stdin__ is None or sys.__stdout__ is None:
+        raise TransportError("stdio: stdin or stdout is closed; start this with both connected to the client")
+    receiving = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_DESCRIPTOR)
+    sending = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_DESCRIPTOR)
     null = os.open(os.devnull, os.O_RDWR)
-    try:
-        os.dup2(null, 0)
-        try:
-            os.dup2(2, 1)
-        except OSError:  # no stderr
-            os.dup2(null, 1)
-    finally:
-        os.close(null)
+    os.dup2(null, 0)
+    os.dup2(null if sys.__stderr__ is None else 2, 1)
+    os.close(null)
     return DescriptorStream(receiving, sending, "stdio:", private=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -88,6 +89,8 @@ def _reason(error: OSError) -> str:
         return "; ".join(dict.fromkeys(_reason(each) for each in cause.exceptions if isinstance(each, OSError)))
     if isinstance(cause, OSError):
         return _reason(cause)
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)  # Trio puts the address into the error's own text
     return error.strerror or str(error)
 
 

@@ -236,7 +236,9 @@ class TlsStream(ByteStream):
             return TransportError(f"{self.description}: expected TLS and got {seen}")
         if isinstance(error, ssl.SSLEOFError):
             return TransportError(f"{self.description}: the connection was cut without a TLS goodbye")
-        reason = getattr(error, "verify_message", "") or (error.reason or str(error)).replace("_", " ").lower()
+        _, alert, alerted = (error.reason or "").partition("ALERT_")
+        reason = getattr(error, "verify_message", "") or (alerted or error.reason or str(error))
+        reason = ("the peer refused: " if alert else "") + reason.replace("_", " ").lower()
         return TransportError(f"{self.description}: {doing} failed: {reason}")
 
 

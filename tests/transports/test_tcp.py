@@ -1,0 +1,85 @@
+"""What is particular to TCP."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+import pytest
+import trio
+from transports.streams import connected, receive, receive_all
+
+from rlm_wire.errors import TransportError
+from rlm_wire.transports import transport_for
+from rlm_wire.transports.sockets import SocketStream
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:65536", "::1:5", "[::1]", "[host]:1"])
+async def test_an_address_that_is_not_host_and_port_is_refused(address: str) -> None:
+    transport, _ = transport_for("tcp:")
+    with pytest.raises(TransportError, match="HOST:PORT"):
+        async with transport.connect(address):
+            pass
+    with pytest.raises(TransportError, match="HOST:PORT"):
+        async with transport.listen(address):
+            pass
+
+
+async def test_nobody_listening_is_an_error_that_names_the_address_and_the_reason() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    transport, address = transport_for(f"tcp://127.0.0.1:{port}")
+    with pytest.raises(TransportError, match=rf"tcp://127.0.0.1:{port}: Connection refused"):
+        async with transport.connect(address):
+            pass
+
+
+async def test_a_taken_port_is_an_error_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        transport, address = transport_for(f"tcp://127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(TransportError, match=r"cannot listen on tcp://127\.0\.0\.1:\d+: Address already in use"):
+            async with transport.listen(address):
+                pass
+
+
+async def test_a_host_with_several_addresses_is_listened_on_at_each() -> None:
+    transport, address = transport_for("tcp://localhost:0")
+    async with transport.listen(address) as listener:
+        for url in listener.urls:
+            transport, address = transport_for(url)
+            async with transport.connect(address) as one:
+                other = await listener.accept()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(one.send, [url.encode()])
+                    assert await receive(other, len(url)) == url.encode()
+                    nursery.start_soon(one.aclose)
+                    await other.aclose()
+
+
+async def test_both_ends_send_small_pieces_at_once_and_give_up_on_a_silent_network() -> None:
+    async with connected("tcp://127.0.0.1:0") as ends:
+        for end in ends:
+            assert isinstance(end, SocketStream)
+            with socket.socket(fileno=socket.dup(end._receiving)) as sock:  # what the kernel knows is the point
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+
+
+@pytest.mark.parametrize("url", ["tcp://127.0.0.1:0", "unix:/nowhere", "memory:x", "stdio:true"])
+async def test_a_transport_that_cannot_encrypt_refuses_a_context(url: str) -> None:
+    transport, address = transport_for(url)
+    context = ssl.create_default_context()
+    for open_it in (transport.connect, transport.listen):
+        with pytest.raises(TransportError, match="does not encrypt; use tls://"):
+            async with open_it(address, ssl_context=context):
+                pass
+
+
+async def test_a_reset_is_a_transport_error() -> None:
+    async with connected("tcp://127.0.0.1:0") as (one, other):
+        assert isinstance(other, SocketStream)
+        with socket.socket(fileno=socket.dup(other._receiving)) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            other.close()
+        with pytest.raises(TransportError, match="connection lost while receiving: Connection reset"):
+            await receive_all(one)
