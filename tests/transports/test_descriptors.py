@@ -4,41 +4,50 @@ from __future__ import annotations
 
 import subprocess
 import sys
-
-import pytest
+from pathlib import Path
 
 CONNECTS = """
-import os, stat, trio
+import os, sys, trio
 from rlm_wire.transports import transport_for
-{first}
+
 async def main():
+    for standard in (0, 1, 2):
+        os.close(standard)
     transport, address = transport_for("tcp://127.0.0.1:0")
     async with transport.listen(address) as listener:
         transport, address = transport_for(listener.urls[0])
         async with transport.connect(address) as one, transport_for("stdio:")[0].connect("cat") as two:
             other = await listener.accept()
-            kinds = []
+            used = [sock.fileno() for sock in listener._sockets]
             for stream in (one, two, other):
-                kinds += [stream._receiving > 2, stream._sending > 2]
-            used = [sock.fileno() > 2 for sock in listener._sockets]
-            report = repr((all(kinds), all(used)))
-            await other.send([b"x"])
-            await one.receive_into(memoryview(bytearray(1)))
+                used += [stream._receiving, stream._sending]
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.aclose)
                 nursery.start_soon(other.aclose)
-    with open({path!r}, "w") as file:
-        file.write(report)
+    with open(sys.argv[1], "w") as file:
+        file.write(str(min(used)))
+
 trio.run(main)
+"""
+OCCUPIES = """
+import os, sys
+from rlm_wire.transports.descriptors import occupy_standard_descriptors
+occupy_standard_descriptors()
+with open(sys.argv[1], "w") as file:
+    file.write(" ".join(os.readlink(f"/proc/self/fd/{standard}") for standard in (0, 1, 2)))
 """
 
 
-@pytest.mark.parametrize(
-    "first", ["", "from rlm_wire.transports.descriptors import occupy_standard_descriptors as o; o()"]
-)
-def test_no_stream_gets_the_number_of_a_standard_one(first: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("report") / "report"
-    script = tmp_path_factory.mktemp("script") / "script.py"
-    script.write_text(CONNECTS.format(first=first, path=str(path)))
-    subprocess.run(["sh", "-c", f"{sys.executable} {script} <&- >&- 2>&-"], check=True)
-    assert path.read_text() == "(True, True)"
+def run(script: str, directory: Path, redirections: str) -> str:
+    (directory / "script.py").write_text(script)
+    command = f"exec {sys.executable} {directory}/script.py {directory}/report {redirections}"
+    subprocess.run(["sh", "-c", command], check=True)
+    return (directory / "report").read_text()
+
+
+def test_no_stream_gets_the_number_of_a_standard_one(tmp_path: Path) -> None:
+    assert int(run(CONNECTS, tmp_path, "")) > 2
+
+
+def test_a_program_started_without_standard_streams_can_fill_their_numbers_first(tmp_path: Path) -> None:
+    assert run(OCCUPIES, tmp_path, "<&- >&- 2>&-") == "/dev/null /dev/null /dev/null"
