@@ -98,12 +98,23 @@ async def _get(url: str, tls: ssl.SSLContext) -> tuple[httpx.Response, bytes]:
 
 
 async def _body(response: httpx.Response) -> bytes:
+    import httpx
+
     body = bytearray()
-    async for piece in response.aiter_bytes():
-        body += piece
-        if len(body) > BODY_LIMIT:
-            message = f"{response.url} has more than {BODY_LIMIT} bytes: download it with a command, such as curl -O"
-            raise CallError("resource_exhausted", message)
+    too_large = False
+    try:
+        async for piece in response.aiter_bytes():
+            body += b"" if too_large else piece
+            if len(body) > BODY_LIMIT and not too_large:
+                too_large = True
+                # Not left by a break: only an error from within ends all of httpx's nested generators properly.
+                await response.aclose()
+    except (httpx.StreamError, httpx.TransportError):
+        if not too_large:
+            raise
+    if too_large:
+        message = f"{response.url} has more than {BODY_LIMIT} bytes: download it with a command, such as curl -O"
+        raise CallError("resource_exhausted", message)
     return bytes(body)
 
 
@@ -147,6 +158,7 @@ def _readable(page: str) -> str:
     from inscriptis import get_text
 
     try:
-        return str(get_text(page)).strip()
-    except (RecursionError, ValueError):  # nested beyond all reason: the source is better than nothing
-        return page
+        text = str(get_text(page)).strip()
+    except (RecursionError, ValueError):
+        text = ""
+    return text or page  # nested beyond all reason, or made by scripts only: the source is better than nothing

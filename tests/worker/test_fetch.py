@@ -1,0 +1,207 @@
+"""Fetching from a real HTTP server on loopback."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import trio
+
+from rlm_wire.errors import CallError
+from rlm_worker.tools.fetch import BODY_LIMIT, run_fetch
+
+PAGES = {
+    "/page": ("text/html", b"<html><head><title>T</title></head><body><h1>Head</h1><p>One &amp; two</body></html>"),
+    "/header": ("text/html; charset=iso-8859-2", "<p>\u0142\u00f3d\u017a".encode("iso-8859-2")),
+    "/meta": (
+        "text/html",
+        b"<meta http-equiv='Content-Type' content='text/html; charset=windows-1251'><p>\xcc\xe8\xf0",
+    ),
+    "/unknown": ("text/plain; charset=klingon", "\u00fc".encode()),
+    "/marked": ("text/plain", b"\xff\xfea\0"),
+    "/plain": ("text/plain", b"a <b>\r\n c\n"),
+    "/json": ("application/json", b'{"a": "\xc3\xbc"}'),
+    "/untyped": ("", b"just text"),
+    "/image": ("image/png", b"\x89PNG\r\n\x1a\n\0\0"),
+    "/long": ("text/plain", b"0123456789" * 10),
+    "/empty": ("text/html", b""),
+    "/deep": ("text/html", b"<div>" * 3000 + b"deep"),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server: Server = self.server  # type: ignore[assignment]
+        if self.path in PAGES:
+            self._answer(200, *PAGES[self.path])
+        elif self.path.startswith("/redirect/"):
+            left = int(self.path.rpartition("/")[2])
+            self._redirect(f"/redirect/{left - 1}" if left else "/plain")
+        elif self.path == "/to-file":
+            self._redirect("file:///etc/passwd")
+        elif self.path == "/missing":
+            self._answer(404, "text/plain", b"nothing here")
+        elif self.path == "/packed":
+            self._answer(200, "text/plain", gzip.compress(b"unpacked"), ("Content-Encoding", "gzip"))
+        elif self.path == "/bomb":
+            self._answer(200, "text/plain", gzip.compress(bytes(BODY_LIMIT * 3)), ("Content-Encoding", "gzip"))
+        elif self.path == "/endless":
+            self.send_response(200)
+            self.end_headers()
+            server.until_reset(self)
+        elif self.path == "/silent":
+            server.asked.set()
+            server.closing.wait(60)
+
+    def _redirect(self, location: str) -> None:
+        self._answer(302, "text/plain", b"", ("Location", location))
+
+    def _answer(self, status: int, content_type: str, body: bytes, *headers: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (("Content-Length", str(len(body))), *headers):
+            self.send_header(name, value)
+        if content_type:
+            self.send_header("Content-Type", content_type)
+        self.end_headers()
+        try:
+            self.wfile.write(body)
+        except ConnectionError:
+            return
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        return
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.closing = threading.Event()
+        self.asked = threading.Event()
+        self.sent = 0
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def until_reset(self, handler: Handler) -> None:
+        try:
+            while not self.closing.is_set():
+                self.sent += handler.wfile.write(bytes(65536))
+        except ConnectionError:
+            return
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        yield server
+        server.closing.set()
+        server.shutdown()
+        thread.join()
+
+
+async def test_html_becomes_readable_text(server: Server) -> None:
+    result = await run_fetch(f"{server.url}/page")
+    assert (result.status, result.content_type, result.truncated) == (200, "text/html", False)
+    assert [line.strip() for line in result.text.splitlines() if line.strip()] == ["Head", "One & two"]
+    assert result.chars == len(result.text)
+    assert result.bytes == len(PAGES["/page"][1])
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/header", "\u0142\u00f3d\u017a"),
+        ("/meta", "\u041c\u0438\u0440"),
+        ("/unknown", "\u00fc"),
+        ("/marked", "a"),
+        ("/plain", "a <b>\r\n c\n"),
+        ("/json", '{"a": "\u00fc"}'),
+        ("/untyped", "just text"),
+        ("/packed", "unpacked"),
+        ("/empty", ""),
+    ],
+)
+async def test_text_arrives_in_the_right_encoding(server: Server, path: str, text: str) -> None:
+    assert (await run_fetch(server.url + path)).text == text
+
+
+async def test_what_is_no_text_is_named(server: Server) -> None:
+    result = await run_fetch(f"{server.url}/image")
+    assert result.text == "[10 bytes of image/png, not text: download it with a command]"
+
+
+async def test_long_text_is_cut_and_its_length_told(server: Server) -> None:
+    result = await run_fetch(f"{server.url}/long", max_chars=25)
+    assert (result.text, result.chars, result.truncated) == ("0123456789012345678901234", 100, True)
+
+
+async def test_a_page_nested_beyond_reason_is_no_failure(server: Server) -> None:
+    assert "deep" in (await run_fetch(f"{server.url}/deep")).text
+
+
+async def test_an_error_status_is_a_result(server: Server) -> None:
+    result = await run_fetch(f"{server.url}/missing")
+    assert (result.status, result.text) == (404, "nothing here")
+
+
+async def test_ten_redirects_are_followed_and_no_more(server: Server) -> None:
+    result = await run_fetch(f"{server.url}/redirect/9")
+    assert (result.url, result.text) == (f"{server.url}/plain", "a <b>\r\n c\n")
+    with pytest.raises(CallError, match="more than 10 times") as refused:
+        await run_fetch(f"{server.url}/redirect/10")
+    assert refused.value.code == "resource_exhausted"
+
+
+@pytest.mark.parametrize("path", ["/endless", "/bomb"])
+async def test_a_body_beyond_the_limit_is_refused_on_the_way(server: Server, path: str) -> None:
+    with pytest.raises(CallError, match="download it") as refused:
+        await run_fetch(server.url + path)
+    assert refused.value.code == "resource_exhausted"
+    assert server.sent < BODY_LIMIT * 3
+
+
+async def test_only_http_is_spoken(server: Server) -> None:
+    for url in ("file:///etc/passwd", "ftp://127.0.0.1/", "http://", "http://[::1", f"{server.url}/to-file"):
+        with pytest.raises(CallError) as refused:
+            await run_fetch(url)
+        assert refused.value.code == "invalid_argument", url
+
+
+async def test_who_is_not_there_is_unavailable(server: Server) -> None:
+    with pytest.raises(CallError) as refused:
+        await run_fetch("http://127.0.0.1:9/")
+    assert (refused.value.code, refused.value.retryable) == ("unavailable", True)
+    with pytest.raises(CallError) as wrong_protocol:
+        await run_fetch(server.url.replace("http:", "https:"))
+    assert wrong_protocol.value.code == "unavailable"
+
+
+async def test_a_silent_server_is_given_up(server: Server) -> None:
+    with pytest.raises(CallError) as late:
+        await run_fetch(f"{server.url}/silent", timeout=0.2)
+    assert late.value.code == "deadline_exceeded"
+
+
+async def test_a_cancelled_fetch_ends_at_once(server: Server) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_fetch, f"{server.url}/silent")
+        await trio.to_thread.run_sync(server.asked.wait)
+        nursery.cancel_scope.cancel()
+
+
+async def test_proxies_of_the_environment_are_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    assert (await run_fetch(f"{server.url}/plain")).status == 200
+
+
+@pytest.mark.parametrize(("max_chars", "timeout"), [(-1, 1.0), (1, 0.0), (1, float("nan"))])
+async def test_senseless_limits_are_refused(max_chars: int, timeout: float) -> None:
+    with pytest.raises(CallError) as refused:
+        await run_fetch("http://127.0.0.1:9/", max_chars=max_chars, timeout=timeout)
+    assert refused.value.code == "invalid_argument"
