@@ -204,7 +204,13 @@ class KernelHost:
         Cancellation: a kernel that was already asked for ends when it sees that its wire is closed.
         """
         request = control.Fork(cwd, dict(env))
-        return await (await self._ready()).fork(request, wire, output)
+        host = await self._ready()
+        try:
+            return await host.fork(request, wire, output)
+        except CallError:
+            if not host.gone.is_set():
+                raise
+        return await (await self._ready()).fork(request, wire, output)  # it died just now: once more, with another
 
     async def _ready(self) -> _Host:
         async with self._starting:

@@ -55,7 +55,8 @@ class Lane:
         if self._closed:
             cell.refuse("The agent was closed before the cell started.")
             return None
-        if self._kernel is not None and self._kernel.dead.is_set():
+        if self._kernel is not None and self._kernel.has_ended():
+            await self._kernel.dead.wait()
             how = describe_exit(self._kernel.exit_status)
             self._kernel = None
             self._deaths += 1

@@ -1,7 +1,8 @@
 """The session between worker and kernel, the same from both ends, over the kernel's private socketpair.
 
-A kernel is known by its socket, and both ends run the same code, forked from one installation: there is nothing to
-agree on, so the session starts without a handshake.
+A kernel is known by its socket, and both ends run the same code, from one installation: there is nothing to agree on,
+so the session starts without a handshake. Nor is there a keep-alive: a cell may hold its interpreter for as long as its
+timeout allows, and that either process has died is seen in other ways.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from rlm_wire.broker.peer import Peer, PeerInfo, open_peer
+import trio
+
+from rlm_wire.broker.peer import Peer, PeerInfo
 from rlm_wire.broker.services import Service
+from rlm_wire.errors import SessionLost
 from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.limits import PROTOCOL_VERSION, Limits
@@ -23,14 +27,24 @@ CODEC: Final = "msgpack"
 
 @asynccontextmanager
 async def open_link(sock: socket.socket, service: Service, *, worker: bool) -> AsyncIterator[Peer]:
-    """The other end of `sock`, which is closed on leaving. `worker` says which end this is."""
+    """The other end of `sock`, which is closed on leaving. `worker` says which end this is.
+
+    Leaving ends the session at once; `Peer.say_goodbye` before that ends it in good order. Cancellation: as leaving.
+    """
     sock.setblocking(False)
     stream = SocketStream(sock, "kernel", private=True)
     limits = Limits()
     connection = Connection(client=worker, codec=codec_named(CODEC), ours=limits, theirs=limits)
-    info = PeerInfo("rlm-worker", PROTOCOL_VERSION, CODEC, service.features, limits, session="")
+    peer = Peer(connection, stream, service, PeerInfo("kernel", PROTOCOL_VERSION, CODEC, [], limits, session=""))
     try:
-        async with open_peer(connection, stream, service, info) as peer:
-            yield peer
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(peer.write)
+            await tasks.start(peer.run_handlers)
+            tasks.start_soon(peer.read)
+            try:
+                yield peer
+            finally:
+                peer.lose(SessionLost("the kernel's session has ended"))
+                tasks.cancel_scope.cancel()
     finally:
         stream.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 from collections.abc import Mapping
@@ -77,14 +78,15 @@ class KernelProcess:
             with trio.CancelScope(shield=True):
                 await self._bury(reaper)
 
+    def has_ended(self) -> bool:
+        """Whether the process has ended, at this very moment; `dead` is set once all it left behind is dealt with."""
+        return self.dead.is_set() or bool(select.select([self._forked.pidfd], [], [], 0)[0])
+
     def start_cell(self, code: str) -> RunningCell:
-        """Give a cell to the idle kernel. If the kernel is dead, the cell is settled at once."""
+        """Give a cell to the idle kernel, which has not ended."""
         self._number += 1
         cell = self._cell = RunningCell()
-        if self.dead.is_set():
-            cell.settled.set()
-        else:
-            self._nursery.start_soon(self._call, RunCell(code, self._number), cell)
+        self._nursery.start_soon(self._call, RunCell(code, self._number), cell)
         return cell
 
     async def leave(self) -> None:

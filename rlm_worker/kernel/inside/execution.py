@@ -63,7 +63,7 @@ class Executor:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # a cell closed the loop: the queue is looked at before a new one runs
+        with contextlib.suppress(RuntimeError):  # a cell closed the loop: before a new one runs, the queue is looked at
             self._loop.call_soon_threadsafe(self._leave_background)
 
     def _leave_background(self) -> None:
@@ -79,8 +79,6 @@ class Executor:
         signal.signal(signal.SIGINT, _ignore)
         pid = os.getpid()
         while True:
-            if self._loop.is_closed():
-                self._loop = asyncio.new_event_loop()
             while self._cells:
                 code, done = self._cells.popleft()
                 outcome = self._run_cell(code)
@@ -89,11 +87,18 @@ class Executor:
                 done(outcome)
             if self._stopping:
                 return
-            if not self._loop.is_closed():
-                self._run_background()
+            self._run_background()
+
+    def _set_loop(self) -> None:
+        """Make the kernel's loop the current one again; a cell may have set another, or closed it."""
+        if self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
 
     def _run_background(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        self._set_loop()
+        if self._cells or self._stopping:  # whoever came before there was a loop to wake
+            return
         self._idle = True
         try:
             self._loop.run_forever()
@@ -109,7 +114,7 @@ class Executor:
         self._cancelled = False
         error: BaseException | None
         try:
-            asyncio.set_event_loop(self._loop)
+            self._set_loop()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
                 result: Any = self._shell.run_cell(code, store_history=True)  # type: ignore[no-untyped-call]

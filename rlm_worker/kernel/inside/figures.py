@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from rlm_worker.kernel.inside.shell import KernelShell
+
 INLINE = "module://matplotlib_inline.backend_inline"
 
 
@@ -47,6 +49,13 @@ class _Matplotlib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.rcParams["backend"] = INLINE
 
 
-def show_inline() -> None:
-    """From now on, matplotlib draws into the cell's displays."""
+def _png(figure: Any) -> Any:
+    from IPython.core.pylabtools import print_figure
+
+    return print_figure(figure, "png")  # type: ignore[no-untyped-call]
+
+
+def show_inline(shell: KernelShell) -> None:
+    """From now on, matplotlib draws into the cell's displays, and a figure made without pyplot is a picture too."""
     sys.meta_path.insert(0, _Matplotlib())
+    shell.display_formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", _png)

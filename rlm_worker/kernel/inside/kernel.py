@@ -39,7 +39,7 @@ def run(shell: KernelShell, birth: Birth) -> NoReturn:
     notice = _enter(birth.cwd, birth.env)
     streams.open_streams()
     faulthandler.enable(file=2, all_threads=False)
-    figures.show_inline()
+    figures.show_inline(shell)
 
     executor = Executor(shell, output_fd)
     if notice:

@@ -28,6 +28,7 @@ from rlm_worker.kernel.inside import commands
 from rlm_worker.kernel.inside.record import RESULT_LIMIT, CellRecord
 
 FORMATTING_RECURSION = 3000  # a cell may raise the limit to what overflows the C stack; formatting its result may not
+FRAMES = 20  # shown of the outer and of the inner end of a traceback
 PREVIEW = 64 << 10  # of a str or bytes that is too long: no escape makes its repr exceed the result's limit
 
 
@@ -155,7 +156,9 @@ class KernelShell(InteractiveShell):
             elif isinstance(error, BaseExceptionGroup):
                 text = "".join(traceback.format_exception(kind, error, trace))
             else:
+                trace, left_out = _shortened(trace)
                 text = "\n".join(self.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=tb_offset))
+                text += f"\n({left_out} frames in the middle were left out.)" if left_out else ""
         except Exception:  # noqa: BLE001  a hostile __str__ or source file breaks IPython's formatter
             text = f"{kind.__name__} (its traceback could not be formatted)"
         self.record.report(error, text)
@@ -166,6 +169,21 @@ class KernelShell(InteractiveShell):
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
         """IPython would format every traceback a second time to keep it for ever."""
         return {"ename": type(exception).__name__, "evalue": "", "traceback": []}
+
+
+def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
+    """The outer and the inner frames of a deep traceback, and how many are left out: IPython takes seconds for all."""
+    links: list[TracebackType] = []
+    link = trace
+    while link is not None:
+        links.append(link)
+        link = link.tb_next
+    if len(links) <= 2 * FRAMES:
+        return trace, 0
+    shortened: TracebackType | None = None
+    for link in reversed(links[:FRAMES] + links[-FRAMES:]):
+        shortened = TracebackType(shortened, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return shortened, len(links) - 2 * FRAMES
 
 
 def _pretty_sequence(value: Any, printer: Any, cycle: bool) -> None:

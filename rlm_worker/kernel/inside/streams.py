@@ -9,6 +9,7 @@ import sys
 
 _libc = ctypes.CDLL(None)
 _c_stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
+_LINE_BUFFERED = 1  # C's _IOLBF
 
 
 class OutputStream(io.TextIOWrapper):
@@ -28,7 +29,8 @@ class OutputStream(io.TextIOWrapper):
 
 
 def open_streams() -> None:
-    """Give `sys` fresh streams on 1 and 2, the ones `sys.__stdout__` names as well."""
+    """Give `sys` fresh streams on 1 and 2, the ones `sys.__stdout__` names as well; C's stdout writes line by line."""
+    _libc.setvbuf(_c_stdout, None, _LINE_BUFFERED, 0)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = OutputStream(descriptor)
         setattr(sys, name, stream)
