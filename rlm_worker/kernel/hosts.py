@@ -7,6 +7,7 @@ the next request starts another. Kernels outlive their host.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import socket
 import sys
@@ -251,7 +252,7 @@ class KernelHost:
             with channel:
                 await host.listen()
         finally:
-            with trio.CancelScope(shield=True):
+            with trio.CancelScope(shield=True), contextlib.suppress(CallError):  # without a reaper, nothing is left
                 await host.process.kill_tree(grace=0)
             host.process.release()
 

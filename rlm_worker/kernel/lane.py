@@ -74,6 +74,9 @@ class Lane:
             except CallError as error:
                 cell.refuse(f"No kernel could be started: {error.message}")
                 return None
+            if self._closed:  # meanwhile
+                await self._kernel.leave()
+                return await self._ready_kernel(cell)
         return self._kernel
 
     async def _run_in(self, kernel: KernelProcess, cell: Cell) -> None:

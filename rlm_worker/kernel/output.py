@@ -21,6 +21,9 @@ PIPE_SIZE: Final = 256 << 10
 
 READ_SIZE: Final = 64 << 10
 
+GATHER: Final = 0.002
+"""Seconds to leave a trickle alone after a read: a loop that prints must not wake the worker for each line."""
+
 BETWEEN_LIMIT: Final = 64 << 10
 """Bytes kept of what comes between two cells, the newest."""
 
@@ -45,6 +48,8 @@ class OutputPipe:
             if not data:
                 return
             self._take(data)
+            if len(data) < READ_SIZE // 2:
+                await trio.sleep(GATHER)
 
     def attach(self, capture: Capture) -> list[str]:
         """A cell begins: from here on, output goes to `capture`, after what came since the last cell. Gives notices."""

@@ -134,14 +134,13 @@ class KernelProcess:
     async def _bury(self, reaper: Reaper) -> None:
         await trio.lowlevel.wait_readable(self._forked.pidfd)
         self.exit_status = await self._forked.exit_status()
-        try:
+        with contextlib.suppress(CallError):  # the reaper is lost: whoever needs it is told so
             await reaper.kill_tree(self.pid, self._start_time, grace=0)
-        finally:
-            self.dead.set()
-            os.close(self._forked.pidfd)
-            self.output.close()
-            if self._cell is not None:
-                self._cell.settled.set()
+        self.dead.set()
+        os.close(self._forked.pidfd)
+        self.output.close()
+        if self._cell is not None:
+            self._cell.settled.set()
 
 
 async def start_kernel(host: KernelHost, cwd: str, env: Mapping[str, str]) -> KernelProcess:

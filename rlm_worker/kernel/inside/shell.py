@@ -188,7 +188,7 @@ def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
 
 def _pretty_sequence(value: Any, printer: Any, cycle: bool) -> None:
     """Show a str or bytes of any size without building a repr of all of it."""
-    if len(value) <= RESULT_LIMIT:
+    if len(value) <= (RESULT_LIMIT if len(printer.stack) == 1 else PREVIEW):  # more if it is the result itself
         printer.text(repr(value))
     else:
         printer.text(f"{value[:PREVIEW]!r}\n[... cut here: a {type(value).__name__} of length {len(value)} ...]")
