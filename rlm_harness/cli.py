@@ -115,7 +115,7 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
         max_turns=options.max_turns,
     )
     display = _display(options)
-    interrupts = Interrupts()
+    interrupts = Interrupts(display.show)
 
     async def work() -> SessionEnded:
         async with open_chat_model(options.model, base_url, key) as model:

@@ -18,6 +18,7 @@ import trio
 
 from rlm_harness.events import (
     AssistantReplied,
+    Cancelling,
     Event,
     Nudged,
     Retrying,
@@ -124,6 +125,8 @@ class TerminalView:
                 return self._block(f"! {reason}; attempt {attempt} in {delay:.1f} s", "33")
             case Nudged(kind, _):
                 return self._block(f"! reminded the model ({kind.replace('_', ' ')})", "33")
+            case Cancelling():
+                return self._block("! cancelling the turn; Ctrl-C again leaves at once", "33")
             case ToolStarted():
                 self._shown = 0
                 return self._block(f"▶ {event.tool}", "1;36") + self._block(_request(event), "36")

@@ -106,6 +106,10 @@ class Nudged(_Event, frozen=True):
     text: str
 
 
+class Cancelling(_Event, frozen=True):
+    """The first Ctrl-C was taken: the turn is being cancelled, in order; a second one leaves at once."""
+
+
 class SessionEnded(_Event, frozen=True):
     """`stop` is `answered`, `max_turns`, `length`, `empty`, `cancelled`, `refused` or `error`.
 
@@ -139,6 +143,7 @@ Event: TypeAlias = (
     | ToolOutput
     | ToolFinished
     | Nudged
+    | Cancelling
     | SessionEnded
     | Verdict
 )

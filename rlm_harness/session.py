@@ -1,6 +1,7 @@
 """One task from start to end: workspace, ledger and agent opened, the prompt run, everything closed again.
 
-Interruptions too: the first Ctrl-C cancels the turn, the second leaves at once; SIGTERM is as the second.
+Interruptions too: the first Ctrl-C cancels the turn and waits until its tool has stopped, the second does not wait and
+gives the worker up, which then ends what it runs; a third waits for nothing. SIGTERM is as the second.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ import msgspec
 import trio
 
 from rlm_harness.agent import Agent
-from rlm_harness.events import Emit, SessionEnded, SessionStarted
+from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted
 from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
 from rlm_harness.model.interface import Model, ModelError
 from rlm_harness.prompts import Surroundings
@@ -39,15 +40,15 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Interrupts:
-    """Turns signals into cancellation while `run` runs: of the turn if one is under way, else of everything."""
+    """Turns signals into cancellation while `run` runs, of as little as will do."""
 
-    def __init__(self) -> None:
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
         self.received: signal.Signals | None = None
         """The signal that came first, if any."""
-        self.leave: Callable[[], None] | None = None
-        """What else it takes to leave at once: cancellation alone would still wait for work to stop."""
         self._everything = trio.CancelScope()
         self._turn: trio.CancelScope | None = None
+        self._abandon: Callable[[], None] | None = None
 
     async def run(self, work: Callable[[], Awaitable[Result]]) -> Result | None:
         """Run `work` with signals handled; None if a signal ended it before it could return.
@@ -57,7 +58,7 @@ class Interrupts:
         answer: Result | None = None
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._watch)
+            await nursery.start(self._watch, nursery)
             with self._everything:
                 try:
                     answer = await work()
@@ -78,18 +79,34 @@ class Interrupts:
             finally:
                 self._turn = None
 
-    async def _watch(self, task_status: trio.TaskStatus[None]) -> None:
+    @contextmanager
+    def connected(self, abandon: Callable[[], None]) -> Iterator[None]:
+        """Within this block leaving begins with `abandon`, which ends every wait for work to stop."""
+        self._abandon = abandon
+        try:
+            yield
+        finally:
+            self._abandon = None
+
+    async def _watch(self, nursery: trio.Nursery, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for number in signals:
                 first = self.received is None
                 self.received = self.received or signal.Signals(number)
-                if first and number == signal.SIGINT and self._turn is not None:
+                if self._turn is not None:
                     self._turn.cancel()
-                    continue
-                self._everything.cancel()
-                if self.leave is not None:
-                    self.leave()
+                if first and number == signal.SIGINT and self._turn is not None:
+                    nursery.start_soon(self._tell)  # not here: a terminal that is stuck must not hold the next signal
+                elif self._abandon is not None:
+                    self._abandon()
+                    self._abandon = None
+                else:
+                    self._everything.cancel()
+
+    async def _tell(self) -> None:
+        with suppress(OSError):  # if nobody reads any more, the turn finds out by itself
+            await self._emit(Cancelling())
 
 
 async def run_task(task: Task, model: Model, emit: Emit, interrupts: Interrupts) -> SessionEnded:
@@ -103,19 +120,18 @@ async def run_task(task: Task, model: Model, emit: Emit, interrupts: Interrupts)
     token = task.token.reveal() if task.token else None
     started = trio.current_time()
     async with Workspace.connect(url, token, cwd, task.env) as workspace, create_ledger() as ledger:
-        interrupts.leave = workspace.abandon
-        async with workspace.agent() as tools:
-            info = workspace.info
-            await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
-            await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
-            surroundings = Surroundings(info.cwd, info.platform, info.python)
-            agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
-            stop, answer, message = await _prompt(agent, task.text, interrupts)
+        info = workspace.info
+        await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
+        await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
+        with interrupts.connected(workspace.abandon):
+            async with workspace.agent() as tools:
+                surroundings = Surroundings(info.cwd, info.platform, info.python)
+                agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
+                stop, answer, message = await _prompt(agent, task.text, interrupts)
         notices = list(tools.closed.notices) if tools.closed else []
         try:
-            await ledger.write_meta(
-                _meta(ledger, model, workspace, status=stop) | {"turns": agent.turns, "usage": agent.usage}
-            )
+            done = {"turns": agent.turns, "usage": agent.usage}
+            await ledger.write_meta(_meta(ledger, model, workspace, status=stop) | done)
         except LedgerError as error:
             notices.append(str(error))
     duration = trio.current_time() - started
@@ -131,9 +147,13 @@ async def _prompt(agent: Agent, text: str, interrupts: Interrupts) -> tuple[str,
             outcome = await agent.prompt(text)
         except ModelError as error:
             return "refused" if error.refused else "error", "", str(error)
-        except (LedgerError, SessionLost) as error:
+        except LedgerError as error:
             return "error", "", str(error)
-        return outcome.stop, outcome.answer, ""
+        except SessionLost as error:
+            if interrupts.received is None:  # else it was we who gave the session up
+                return "error", "", str(error)
+        else:
+            return outcome.stop, outcome.answer, ""
     return "cancelled", "", ""
 
 

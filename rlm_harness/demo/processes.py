@@ -9,25 +9,28 @@ from pathlib import Path
 def leftovers(directory: Path, marker: str) -> list[str]:
     """Each process that descends from this one, works below `directory`, or has `marker` in its environment.
 
-    Named by id and command line. Raises FileNotFoundError where there is no /proc.
+    Named by id and command line. What has ended and only waits for its parent to notice runs no more. Raises
+    FileNotFoundError where there is no /proc.
     """
     found = []
-    parents = {pid: _parent(pid) for pid in _processes()}
+    parents = _running()
     for pid in parents:
         if pid != os.getpid() and (_descends(pid, parents) or _belongs(pid, directory, marker)):
             command = _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            found.append(f"{pid} {command or '(ended, not reaped)'}")
+            found.append(f"{pid} {command}")
     return found
 
 
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _parent(pid: int) -> int:
-    """Field 4 of /proc/PID/stat; the name before it may itself hold spaces and parentheses."""
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
+def _running() -> dict[int, int]:
+    """The parent of each process that has not ended."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            # State and parent are behind the name, which may itself hold spaces and parentheses.
+            fields = _read(int(entry.name), "stat").rpartition(b")")[2].split()
+            if len(fields) > 1 and fields[0] not in {b"Z", b"X"}:
+                parents[int(entry.name)] = int(fields[1])
+    return parents
 
 
 def _descends(pid: int, parents: dict[int, int]) -> bool:

@@ -34,7 +34,7 @@ async def run_demo(emit: Emit) -> int:
     missing = [name for name in ("pytest", "IPython") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"the demo needs {' and '.join(missing)}: run `make demo`, or install rlm-wire[dev]")
-    interrupts = Interrupts()
+    interrupts = Interrupts(emit)
     directory = await trio.to_thread.run_sync(_make_workspace)
     try:
         ended = await interrupts.run(partial(_play, directory, emit, interrupts))

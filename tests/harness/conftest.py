@@ -74,24 +74,26 @@ class ModelServer:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
-        self.silent = trio.Event()
-        """Set when a stalling answer has nothing more to send."""
+        self.connections = 0
         self.client_left = trio.Event()
         """Set when the client has closed a connection that was stalling."""
 
     async def serve(self, stream: trio.SocketStream) -> None:
+        self.connections += 1
         async with stream:
             with contextlib.suppress(trio.BrokenResourceError):
-                await self._answer(stream)
+                while await self._answer(stream):
+                    pass
 
-    async def _answer(self, stream: trio.SocketStream) -> None:
+    async def _answer(self, stream: trio.SocketStream) -> bool:
+        """Serve one request; whether the connection can serve another."""
         connection, body = h11.Connection(h11.SERVER), b""
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
                 received = await stream.receive_some()
                 if not received:
-                    return
+                    return False
                 connection.receive_data(received)
             elif isinstance(event, h11.Request):
                 self.headers.append({name.decode(): value.decode() for name, value in event.headers})
@@ -100,14 +102,14 @@ class ModelServer:
                 body += event.data
             else:
                 break
-        self.requests.append(json.loads(body))
+        self.requests.append(json.loads(body) if body else {})
         answer = self.answers.pop(0) if self.answers else Script.status(400, {"error": {"message": "script is over"}})
         await stream.send_all(answer.data)
         if answer.stall:
-            self.silent.set()
             while await stream.receive_some():
                 pass
             self.client_left.set()
+        return answer.data.endswith(b"0\r\n\r\n")
 
 
 class Events:
@@ -127,9 +129,8 @@ class Events:
         return [event for event in self.seen if isinstance(event, kind)]
 
     async def wait_for(self, kind: type[SomeEvent]) -> SomeEvent:
-        with trio.fail_after(20):
-            while not self.of(kind):
-                await self._more.wait()
+        while not self.of(kind):
+            await self._more.wait()
         return self.of(kind)[0]
 
 

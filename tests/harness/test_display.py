@@ -7,6 +7,7 @@ import trio
 from rlm_harness.display import SHOWN_LINES, SHOWN_OUTPUT, JsonDisplay, TerminalView, json_line, printable, write_to
 from rlm_harness.events import (
     AssistantReplied,
+    Cancelling,
     Nudged,
     Retrying,
     SessionEnded,
@@ -31,6 +32,7 @@ EVERY = [
     ToolOutput("a", "o\n"),
     ToolFinished("a", "bash", "ok", "[exit code 1]", "one\ntwo\n[exit code 1]", 0.02),
     Nudged("plan_reply", "go on"),
+    Cancelling(),
     SessionEnded("answered", "done", 2, Usage(20, 6), 3.2, "/l/messages.jsonl", notices=["pid 7 runs on"]),
     Verdict(True, ["tests: 9 passed"]),
 ]
@@ -57,6 +59,7 @@ def test_a_session_reads_like_this():
         "  [exit code 1]\n"
         "✓ bash ok in 20 ms\n"
         "! reminded the model (plan reply)\n"
+        "! cancelling the turn; Ctrl-C again leaves at once\n"
         "\n── answered · 2 turns · 3.2 s · 26 tokens\n"
         "ledger: /l/messages.jsonl\n"
         "! pid 7 runs on\n"
