@@ -14,6 +14,7 @@ import msgspec
 
 from rlm_wire.errors import CallError, RemoteProtocolError
 from rlm_wire.frames import nesting
+from rlm_wire.frames.limits import SLICE_SIZE
 from rlm_wire.frames.schema import Frame, HandshakeFrame, Part
 
 Buffer = bytes | bytearray | memoryview
@@ -31,6 +32,7 @@ class Codec:
         self._is_nested_too_deeply = is_nested_too_deeply
         self._decode_frame: Callable[[Buffer], Frame] = decoder(Frame).decode
         self._value_decoders: dict[Any, Callable[[Buffer], Any]] = {}
+        self.slice_size = SLICE_SIZE if name == "msgpack" else SLICE_SIZE // 4 * 3  # base64 makes four bytes of three
 
     def encode(self, frame: Any) -> bytes:
         """Encode a frame. Raises CallError (`invalid_argument`) if a value in it cannot be encoded or is too deep."""

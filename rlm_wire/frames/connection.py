@@ -15,6 +15,7 @@ from typing import Any
 
 from rlm_wire.errors import CallError, LocalProtocolError, RemoteProtocolError, SessionLost, WireError
 from rlm_wire.frames import limits as number
+from rlm_wire.frames.assembly import Assembly
 from rlm_wire.frames.codec import Buffer, Codec
 from rlm_wire.frames.credit import ReceiveWindow, SendWindow
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
@@ -42,10 +43,12 @@ from rlm_wire.frames.state import CallState, Step, next_call_state
 class _Items:
     """State and windows of one call's items; made when the first item, close or cancel of the call appears."""
 
-    __slots__ = ("receive", "send", "state")
+    __slots__ = ("cancelled", "receive", "send", "sliced", "state")
 
     def __init__(self, window: int) -> None:
         self.state = CallState.OPEN
+        self.cancelled = False
+        self.sliced = 0  # bytes received in Parts and not consumed
         self.send = SendWindow(window)
         self.receive = ReceiveWindow(window)
 
@@ -62,8 +65,8 @@ class Connection:
         self.limits = ours.lowest(theirs)
         self.codec = codec
         self.ended = False
-        self._buffer = buffer or ReceiveBuffer(ours.frame)
-        self._buffer.frame_limit = ours.frame
+        self._buffer = buffer or ReceiveBuffer(self.limits.frame)
+        self._buffer.frame_limit = self.limits.frame
         self._replay = ReplayBuffer(self.limits.replay)
         self._parts_to_send = SendWindow(self.limits.reassembly)
         self._outbox = Outbox(codec, self._replay, self._parts_to_send)
@@ -72,12 +75,13 @@ class Connection:
         self._next_id = 1 if client else 2
         self._open_here = 0
         self._open_there = 0
-        self._assembling: dict[int, bytearray] = {}
-        self._parts_left = self.limits.reassembly
+        self._assembly = Assembly(self.limits)
         self._growth_left = number.WINDOW_GROWTH_LIMIT
         self._received = 0
         self._acknowledged = 0
         self._unacknowledged_bytes = 0
+        # A peer whose replay buffer is small must be able to send its largest frame while less than this is unsaid.
+        self._ack_bytes = min(number.ACK_BYTES, self.limits.replay - self.limits.frame + 1)
         self._handlers: dict[type, Callable[[Any, int, list[Event]], None]] = {
             Call: self._on_call, Item: self._on_item, Close: self._on_close, Reply: self._on_end, Fail: self._on_end,
             Cancel: self._on_cancel, Credit: self._on_credit, Part: self._on_part, Ack: self._on_ack,
@@ -92,6 +96,8 @@ class Connection:
         """Queue a Call and return its id. CallError if it cannot be encoded, is too large, or too many are open."""
         if self._open_here >= self.limits.calls:
             raise CallError("resource_exhausted", f"{self.limits.calls} calls are in flight already", retryable=True)
+        if deadline is not None:
+            deadline = max(0.0, deadline)
         call_id = self._next_id
         self._put(call_id, Call(call_id, method, params, scope, deadline, flags), opens=True)
         self._next_id += 2
@@ -120,11 +126,13 @@ class Connection:
 
     def reply(self, call_id: int, result: Any) -> None:
         """End a call of the peer with its result. CallError, and the call stays open, if it cannot be sent."""
+        self._check_open(call_id, ours=False)
         self._put(call_id, Reply(call_id, result))
         self._forget(call_id)
 
     def fail(self, call_id: int, error: CallError) -> None:
         """End a call of the peer with `error`; long text is cut, data that cannot be sent is dropped."""
+        self._check_open(call_id, ours=False)
         text = _clean(error.message)
         try:
             self._put(call_id, Fail(call_id, error.code, text, error.data, error.retryable))
@@ -133,20 +141,29 @@ class Connection:
         self._forget(call_id)
 
     def cancel(self, call_id: int, reason: str = "") -> bool:
-        """Ask the peer to stop an open call of ours. True if it was still queued: it is dropped, and ended, unsent."""
+        """Ask the peer to stop an open call of ours. True if it was still queued: it is dropped, and ended, unsent.
+
+        Items that are queued are dropped too: they must not hold up the Cancel. Cancelling again does nothing.
+        """
+        self._check_open(call_id, ours=True)
+        items = self._items(call_id)
+        if items.cancelled:
+            return False
         if self._outbox.withdraw(call_id):
             self._forget(call_id)
             return True
-        self._items(call_id).step(Step.SEND_CANCEL, call_id)
+        items.step(Step.SEND_CANCEL, call_id)
+        items.cancelled = True
         self._put(call_id, Cancel(call_id, _clean(reason)))
         return False
 
     def consumed(self, call_id: int, item: ItemReceived) -> None:
-        """The application has taken `item`: its bytes may be sent again."""
-        if item.sliced:
-            self._grant_parts(item.size)
+        """The application has taken `item`: its bytes may be sent again. After the call's end it does nothing."""
         items = self._calls.get(call_id)
         if items is not None and not self.ended:
+            if item.sliced:
+                items.sliced -= item.size
+                self._grant_parts(item.size)
             amount, growth = items.receive.consume(item.size, self._growth_left)
             self._growth_left -= growth
             if amount:
@@ -202,7 +219,7 @@ class Connection:
                 raise RemoteProtocolError("the peer sends and does not read", code="resource_exhausted")
         except RemoteProtocolError as error:
             self._end(error, events)
-        if self._received - self._acknowledged >= number.ACK_FRAMES or self._unacknowledged_bytes >= number.ACK_BYTES:
+        if self._received - self._acknowledged >= number.ACK_FRAMES or self._unacknowledged_bytes >= self._ack_bytes:
             self._acknowledge()
         return events
 
@@ -210,7 +227,7 @@ class Connection:
         """Receive `data`, copied in as many steps as it takes. For tests and tools."""
         events: list[Event] = []
         view = memoryview(data)
-        while view:
+        while view and not self.ended:
             space = self.writable()
             count = min(len(space), len(view))
             space[:count] = view[:count]
@@ -246,6 +263,8 @@ class Connection:
         items = self._items(frame.id)
         items.step(Step.RECEIVE_ITEM, frame.id)
         items.receive.receive_untrusted(size, frame.id)
+        if sliced:
+            items.sliced += size
         events.append(ItemReceived(frame.id, frame.value, size, sliced))
 
     def _on_close(self, frame: Close, size: int, events: list[Event]) -> None:
@@ -275,22 +294,10 @@ class Connection:
             events.append(CreditReceived(frame.id))
 
     def _on_part(self, frame: Part, size: int, events: list[Event]) -> None:
-        length = len(frame.data)
-        whole = self._assembling.get(frame.id)
-        total = length + (len(whole) if whole is not None else 0)
-        if not length:
-            raise RemoteProtocolError("empty Part")
-        if total > self.limits.message:
-            raise RemoteProtocolError(f"message beyond {self.limits.message} bytes refused", code="resource_exhausted")
-        if length > self._parts_left:
-            raise RemoteProtocolError("Part beyond the window", code="resource_exhausted")
-        self._parts_left -= length
+        whole = self._assembly.add_untrusted(frame)
         if whole is None:
-            whole = self._assembling[frame.id] = bytearray()
-        whole += frame.data
-        if not frame.last:
             return
-        del self._assembling[frame.id]
+        total = len(whole)
         message = self.codec.decode_frame_untrusted(whole)
         if type(message) in _UNNUMBERED or isinstance(message, Part):
             raise RemoteProtocolError(f"{type(message).__name__} must not be sliced")
@@ -342,9 +349,15 @@ class Connection:
             items = self._calls[call_id] = _Items(self.limits.item_window)
         return items
 
+    def _check_open(self, call_id: int, *, ours: bool) -> None:
+        if call_id not in self._calls or (call_id & 1 == self._parity) is not ours:
+            raise LocalProtocolError(f"there is no open call {call_id} of {'ours' if ours else 'the peer'}")
+
     def _forget(self, call_id: int) -> None:
         items = self._calls.pop(call_id)
         if items is not None:
+            if items.sliced:  # whoever holds these may never consume them, and all calls share the window
+                self._grant_parts(items.sliced)
             self._growth_left += items.receive.size - self.limits.item_window
         if call_id & 1 == self._parity:
             self._open_here -= 1
@@ -358,7 +371,7 @@ class Connection:
             self._grant_parts(size)
 
     def _grant_parts(self, size: int) -> None:
-        self._parts_left += size
+        self._assembly.consumed(size)
         if not self.ended:
             self._put(0, Credit(0, size))
 

@@ -99,21 +99,22 @@ class Preface:
     def look_untrusted(self, buffer: ReceiveBuffer) -> bool:
         """Take the preface from `buffer`; False if more bytes are needed, RemoteProtocolError if it is not there."""
         seen = buffer.peek()
-        at = seen.find(PREFACE)
-        if at == 0 or (at > 0 and self._skip_banner):
-            self.banner += seen[:at]
-            buffer.skip(at + len(PREFACE))
-            self.found = True
-        elif self._skip_banner:
-            keep = len(PREFACE) - 1  # the preface may be half here
-            self.banner += seen[: max(len(seen) - keep, 0)]
-            buffer.skip(max(len(seen) - keep, 0))
+        if self._skip_banner:
+            at = seen.find(PREFACE)
+            self.found = at >= 0
+            before = at if self.found else max(len(seen) - len(PREFACE) + 1, 0)  # the preface may be half here
+            if what := mangled(self.banner[-len(PREFACE) :] + seen[: before + len(PREFACE)]):
+                raise RemoteProtocolError(what)
+            self.banner += seen[:before]
+            buffer.skip(before)
             if len(self.banner) > BANNER_LIMIT:
                 raise RemoteProtocolError(f"no preface in {BANNER_LIMIT} bytes; they begin {show(self.banner)}")
-            if what := mangled(self.banner + seen[-keep:]):
-                raise RemoteProtocolError(what)
         elif seen[: len(PREFACE)] != PREFACE[: len(seen)]:
             raise RemoteProtocolError(mangled(seen) or f"this is not rlm-wire: {guess(seen)}")
+        else:
+            self.found = len(seen) >= len(PREFACE)
+        if self.found:
+            buffer.skip(len(PREFACE))
         return self.found
 
 

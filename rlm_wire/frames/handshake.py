@@ -28,7 +28,7 @@ VERSIONS: Final = [PROTOCOL_VERSION]
 
 
 class Side(msgspec.Struct, frozen=True):
-    """What one side brings to a handshake. `token` is needed where the stream is not `private`."""
+    """What one side brings to a handshake. `token` is needed where the stream is not `private`; empty is none."""
 
     software: str
     nonce: bytes
@@ -138,7 +138,7 @@ class ClientHandshake(Handshake):
 
     def _take(self, frame: HandshakeFrame, body: bytes) -> None:
         if isinstance(frame, Challenge):
-            if self._side.token is None:
+            if not self._side.token:
                 return self._refuse(AuthenticationError("the server asks for a token: pass token=, or --token-file"))
             self._agreement = frame.agreement
             self._challenge = body
@@ -161,7 +161,7 @@ class ClientHandshake(Handshake):
             return self._refuse(HandshakeError("Welcome without an agreement"))
         if agreement.version not in VERSIONS or agreement.codec not in self._side.codecs:
             return self._refuse(
-                HandshakeError(f"the server chose version {agreement.version} and codec {agreement.codec!r}")
+                HandshakeError(f"the server chose version {agreement.version} and codec {agreement.codec[:32]!r}")
             )
         if problem := agreement.limits.problem():
             return self._refuse(HandshakeError(f"the server's {problem}"))
@@ -215,7 +215,7 @@ class ServerHandshake(Handshake):
         if side.private:
             self._state = Link.OPEN
             return self._welcome(mac=b"", agreement=self._agreement)
-        if side.token is None:
+        if not side.token:
             return self._refuse(AuthenticationError("this server has no token and accepts private streams only"))
         self._challenge = self._send(Challenge(self._agreement, side.nonce))
         return None

@@ -31,7 +31,7 @@ MESSAGE_LIMIT: Final = 16 * 1024 * 1024
 """Largest message (a frame before it is sliced): as gRPC's customary ceiling; larger things are streams."""
 
 SLICE_SIZE: Final = 64 * 1024
-"""Bytes in a Part: about 1 ms on a 500 Mbit/s link, so that small frames between slices stay quick."""
+"""Encoded bytes in a Part: about 1 ms on a 500 Mbit/s link, so that small frames between slices stay quick."""
 
 UNSLICED_LIMIT: Final = SLICE_SIZE + 1024
 """A body up to this size travels whole: a value of exactly 64 KiB and its envelope fit."""
@@ -64,11 +64,13 @@ ACK_FRAMES: Final = 1024
 ACK_BYTES: Final = 512 * 1024
 """An Ack is due after so many frames or bytes (or a whole sliced message): rare enough to cost nothing."""
 
-QUEUED_FRAMES_LIMIT: Final = 65_536
-"""Small frames that may wait for a peer that sends and does not read: four for each call it may have open."""
+QUEUED_FRAMES_LIMIT: Final = 131_072
+"""Small frames that may wait for a peer that sends and does not read: eight for each call it may have open, and more
+than this side can queue of its own accord."""
 
-MESSAGE_TEXT_LIMIT: Final = 16 * 1024
-"""Characters of the human text in Fail, Goodbye and Cancel: an error message is not a data channel."""
+MESSAGE_TEXT_LIMIT: Final = 8 * 1024
+"""Characters of the human text in Fail, Goodbye and Cancel: an error message is not a data channel. However they are
+escaped (7 bytes at worst), a frame with them fits into the smallest frame limit and needs no slicing."""
 
 HIGHEST_ID: Final = 2**53 - 1
 """Ids stay exact in languages whose only number is a double."""

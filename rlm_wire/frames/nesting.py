@@ -17,14 +17,13 @@ TOO_DEEP: Final = f"nested deeper than {NESTING_LIMIT} levels"
 # match too: finding fewer proves that all is well, finding them proves nothing. Cheaper than walking small bodies only.
 _MANY_CONTAINERS: Final = re.compile(rb"(?:[^\x80-\x9f\xdc-\xdf]*+[\x80-\x9f\xdc-\xdf]){%d}" % (NESTING_LIMIT + 1))
 
-# Values of one byte that contain nothing, many of them at once. Empty containers are among them.
-_LEAVES: Final = re.compile(rb"[\x00-\x7f\x80\x90\xa0\xc0\xc2\xc3\xe0-\xff]+")
+# Values of one byte that are no containers, many of them at once. An empty container is one: it counts as a level.
+_LEAVES: Final = re.compile(rb"[\x00-\x7f\xa0\xc0\xc2\xc3\xe0-\xff]+")
 _RUN_WORTH_MATCHING: Final = 16
 _SMALL: Final = 1024
 
 # Bytes of a value, by its header, where the header alone tells: numbers, fixext, short strings. Else 0.
 _SIZES: Final = [1] * 0x80 + [0] * 0x80
-_SIZES[0x80] = _SIZES[0x90] = 1
 _SIZES[0xA0:0xC0] = range(1, 0x21)
 _SIZES[0xC0:0xC4] = [1] * 4
 _SIZES[0xCA:0xD9] = [5, 9, 2, 3, 5, 9, 2, 3, 5, 9, 3, 4, 6, 10, 18]
@@ -81,7 +80,8 @@ def is_msgpack_nested_too_deeply(body: bytes | bytearray | memoryview) -> bool:
     return False
 
 
-_JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+# A string without its closing quote is taken to the end: to fail and try again at each quote in it would be quadratic.
+_JSON_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 def is_json_nested_too_deeply(body: bytes | bytearray | memoryview) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from rlm_wire.frames.codec import Buffer, Codec
 from rlm_wire.frames.credit import SendWindow
-from rlm_wire.frames.limits import HEADER_SIZE, LARGE_SIZE, SLICE_SIZE, UNSLICED_LIMIT
+from rlm_wire.frames.limits import HEADER_SIZE, LARGE_SIZE, UNSLICED_LIMIT
 from rlm_wire.frames.replay import ReplayBuffer
 
 
@@ -71,14 +71,20 @@ class Outbox:
             self._turns.append(call_id)
 
     def withdraw(self, call_id: int) -> bool:
-        """Drop everything queued of a call, if its Call is in the bulk lane and no byte of it has left."""
+        """Drop what is in the bulk lane of a call and has not begun to leave. True if its Call was among it."""
         waiting = self._bulk.get(call_id)
-        if waiting is None or not waiting[0].opens or waiting[0].offset:
+        if waiting is None:
             return False
-        self.size -= sum(len(bulk.body) for bulk in waiting)
-        del self._bulk[call_id]
-        self._turns.remove(call_id)
-        return True
+        begun = waiting[0] if waiting[0].offset else None
+        dropped = [bulk for bulk in waiting if bulk is not begun]
+        self.size -= sum(len(bulk.body) for bulk in dropped)
+        waiting.clear()
+        if begun is not None:
+            waiting.append(begun)
+        else:
+            del self._bulk[call_id]
+            self._turns.remove(call_id)
+        return any(bulk.opens for bulk in dropped)
 
     def take(self, limit: int) -> list[Buffer]:
         """Pieces to send now, about `limit` bytes; empty if there is nothing that may be sent."""
@@ -98,10 +104,12 @@ class Outbox:
             size += self._send(pieces, body)
             self.size -= len(body)
         if self._turns and size < limit:
-            self._take_bulk(pieces, size, limit)
-        if self._last is not None and not small and not self._turns:
+            size = self._take_bulk(pieces, size, limit)
+        if self._last is not None and size < limit:
+            # What is left now waits for a word of the peer, and nobody listens any more.
             pieces += (len(self._last).to_bytes(HEADER_SIZE, "big"), self._last)
             self._last = None
+            self.drop_all()
         return pieces
 
     def _send(self, pieces: list[Buffer], *body: Buffer) -> int:
@@ -112,7 +120,7 @@ class Outbox:
         self._replay.keep(length, header, *body)
         return length
 
-    def _take_bulk(self, pieces: list[Buffer], size: int, limit: int) -> None:
+    def _take_bulk(self, pieces: list[Buffer], size: int, limit: int) -> int:
         blocked = 0
         while self._turns and size < limit and blocked < len(self._turns):
             call_id = self._turns[0]
@@ -131,6 +139,7 @@ class Outbox:
             else:
                 self._turns.popleft()
                 del self._bulk[call_id]
+        return size
 
     def _send_slice(self, pieces: list[Buffer], bulk: _Bulk) -> int:
         """Send the next slice of `bulk`, or all of it if it needs no slicing; 0 if that must wait."""
@@ -141,18 +150,19 @@ class Outbox:
             bulk.offset = length
             self.size -= length
             return self._send(pieces, bulk.body)
-        if not bulk.part_id:
-            if self._parts.left < length:
-                return 0  # begun only when the window covers all of it: half-sent messages must not starve each other
-            self._last_part_id += 1
-            bulk.part_id = self._last_part_id
-            self._parts.spend(length)
-        slice_ = memoryview(bulk.body)[bulk.offset : bulk.offset + SLICE_SIZE]
-        if not self._replay.has_room(len(slice_) + 32):
+        if not bulk.part_id and self._parts.left < length:
+            return 0  # begun only when the window covers all of it: half-sent messages must not starve each other
+        part_id = bulk.part_id or self._last_part_id + 1
+        slice_ = memoryview(bulk.body)[bulk.offset : bulk.offset + self._codec.slice_size]
+        part = self._codec.encode_part(part_id, bulk.offset + len(slice_) >= length, slice_)
+        if not self._replay.has_room(sum(map(len, part))):
             return 0
+        if not bulk.part_id:  # not earlier: what has not begun may be withdrawn, and must not have cost anything
+            bulk.part_id = self._last_part_id = part_id
+            self._parts.spend(length)
         bulk.offset += len(slice_)
         self.size -= len(slice_)
-        return self._send(pieces, *self._codec.encode_part(bulk.part_id, bulk.offset >= length, slice_))
+        return self._send(pieces, *part)
 
     @property
     def frames(self) -> int:

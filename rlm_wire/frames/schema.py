@@ -20,6 +20,7 @@ else:
 
 CallId = Annotated[int, Meta(ge=1, le=HIGHEST_ID)]
 Count = Annotated[int, Meta(ge=0, le=HIGHEST_ID)]
+Seconds = Annotated[float, Meta(ge=0)]  # also keeps NaN out
 Nonce = Annotated[bytes, Meta(min_length=16, max_length=64)]
 
 FIRST_NUMBERED_TAG: Final = 16
@@ -107,7 +108,7 @@ class Call(msgspec.Struct, array_like=True, tag=16, frozen=True):
     method: str
     params: Value
     scope: str | None = None
-    deadline: float | None = None
+    deadline: Seconds | None = None
     flags: int = 0
 
 
