@@ -16,7 +16,7 @@ from rlm_wire import __version__
 from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.peer import Peer, PeerInfo, open_peer
 from rlm_wire.broker.services import Service
-from rlm_wire.errors import AuthenticationError, HandshakeError, WireError
+from rlm_wire.errors import AuthenticationError, HandshakeError, LaunchError, WireError
 from rlm_wire.frames.codec import CODEC_NAMES, codec_named
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.framing import show
@@ -228,7 +228,11 @@ async def _shake(stream: ByteStream, handshake: Handshake) -> Established:
 def _explain(error: WireError, stream: ByteStream) -> WireError:
     """The same error, with the address and what the stream knows of its end."""
     why = stream.diagnose()
-    return type(error)(f"{stream.description}: {error}" + (f" ({why})" if why else ""))
+    message = f"{stream.description}: {error}" + (f" ({why})" if why else "")
+    exit_code = getattr(stream, "exit_code", None)
+    if exit_code is not None:
+        return LaunchError(message, exit_code=exit_code, stderr=getattr(stream, "stderr", ""))
+    return type(error)(message)
 
 
 @asynccontextmanager

@@ -96,6 +96,8 @@ class Handshake:
         """The error to raise when the stream ended before the outcome."""
         seen = self._preface.banner + self.buffer.peek()
         what = f"after {show(seen)}" if seen else "before it sent anything"
+        if not seen and not self._side.private:
+            what += "; perhaps its port is for TLS (tls://), or for something else"
         return HandshakeError(f"the peer closed the connection during the handshake, {what}")
 
     def _take(self, frame: HandshakeFrame, body: bytes) -> None:
