@@ -71,6 +71,13 @@ class CellOutcome(msgspec.Struct, frozen=True):
     notices: list[str] = []
 
 
+class EnterWorkspace(Request[None], tag="cell.enter"):
+    """Worker → fresh kernel, before its first cell: work in directory `cwd` (absolute) with exactly `env`."""
+
+    cwd: str
+    env: dict[str, str]
+
+
 class RunCell(Request[CellOutcome], tag="cell.run"):
     """Worker → kernel: run `code` as cell number `number` (from 1)."""
 

@@ -1,8 +1,9 @@
 """Agents' kernels: persistent IPython processes, forked from a warm host, fed with cells over a private socketpair.
 
 Worker side: `kernels` (all of one session) → `lane` (one agent: order, timeouts, recovery) → `process` (one kernel) and
-`output` (its pipe) → `hosts` (where kernels come from). `link` is the session that both ends speak. What runs beside
-user code is in `inside`. The names are loaded when first used: the host lives in this package too, and needs none.
+`output` (its pipe); `supply` (where kernels come from) → `hosts` (the process that forks them). `link` is the session
+that both ends speak. What runs beside user code is in `inside`. The names are loaded when first used: the host lives in
+this package too, and needs none of them.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlm_worker.kernel.cells import Cell
-    from rlm_worker.kernel.hosts import KernelHost, open_kernel_host
     from rlm_worker.kernel.kernels import Kernels, open_kernels
+    from rlm_worker.kernel.supply import KernelHost, open_kernel_host
 
 __all__ = ["Cell", "KernelHost", "Kernels", "open_kernel_host", "open_kernels"]
 
 _HOMES = {
     "Cell": "cells",
-    "KernelHost": "hosts",
+    "KernelHost": "supply",
     "Kernels": "kernels",
-    "open_kernel_host": "hosts",
+    "open_kernel_host": "supply",
     "open_kernels": "kernels",
 }
 

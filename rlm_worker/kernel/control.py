@@ -11,14 +11,10 @@ from typing import Final
 import msgspec
 
 LENGTH_BYTES: Final = 4
-MESSAGE_LIMIT: Final = 8 << 20  # an environment is at most the kernel's 2 MiB of exec arguments, quoted
 
 
 class Fork(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """Worker → host: fork a kernel with this directory and environment. Carries two descriptors: wire, output."""
-
-    cwd: str
-    env: dict[str, str]
+    """Worker → host: fork a kernel. Carries two descriptors: its wire, its output pipe."""
 
 
 class Ready(msgspec.Struct, tag=2, array_like=True, frozen=True):
@@ -57,7 +53,6 @@ host_decoder: Final[msgspec.msgpack.Decoder[FromHost]] = msgspec.msgpack.Decoder
 
 
 def encode(message: msgspec.Struct) -> bytes:
+    """One message as it is sent: a few bytes, which a socket takes whole or not at all."""
     body = msgspec.msgpack.encode(message)
-    if len(body) > MESSAGE_LIMIT:
-        raise ValueError(f"the kernel's environment takes {len(body)} bytes, more than any process can be given")
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

@@ -1,7 +1,6 @@
-"""The kernel host, seen from the worker: starting it, asking it for kernels, hearing how they ended.
+"""The kernel host process, seen from the worker: starting it, asking it for kernels, hearing how they ended.
 
-One host serves all kernels of a worker. It is started when first needed, or ahead of that by `warm`; when it dies,
-the next request starts another. Kernels outlive their host.
+Kernels outlive their host. When there is one, and when the next, is decided in `supply`.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import collections
 import contextlib
 import os
 import socket
+import struct
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Final
 
 import trio
@@ -29,7 +28,7 @@ DESCRIPTORS_LIMIT: Final = 16  # pidfds in one read of the control socket
 class Forked:
     """A fresh kernel process, by pid and by the pidfd (now the caller's) that tells it from every other."""
 
-    def __init__(self, pid: int, pidfd: int, host: _Host) -> None:
+    def __init__(self, pid: int, pidfd: int, host: Host) -> None:
         self.pid = pid
         self.pidfd = pidfd
         self._host = host
@@ -42,7 +41,7 @@ class Forked:
         return await self._host.exit_status(self.pid)
 
 
-class _Host:
+class Host:
     """One host process and the conversation with it."""
 
     def __init__(self, process: Process, channel: trio.socket.SocketType) -> None:
@@ -56,25 +55,23 @@ class _Host:
         self._statuses: dict[int, int] = {}
         self._heard = trio.Condition()
 
-    async def fork(self, request: control.Fork, wire: int, output: int) -> Forked:
+    async def fork(self, wire: int, output: int) -> Forked:
+        """Start a kernel on its end of a socketpair and of a pipe; both descriptors stay the caller's.
+
+        Raises CallError: "resource_exhausted" if it cannot fork, "unavailable" if it is or goes dead.
+        Cancellation: a kernel that was already asked for ends when it sees that its wire is closed.
+        """
         answer = _Answer()
-        data = control.encode(request)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", wire, output))]
         async with self._sending:
-            self._answers.append(answer)
-            with trio.CancelScope(shield=True):  # half a request would garble the next; the host always reads on
-                try:
-                    rights = [
-                        (
-                            socket.SOL_SOCKET,
-                            socket.SCM_RIGHTS,
-                            wire.to_bytes(4, sys.byteorder) + output.to_bytes(4, sys.byteorder),
-                        )
-                    ]
-                    sent = await self._channel.sendmsg([data], rights)
-                    while sent < len(data):
-                        sent += await self._channel.send(data[sent:])
-                except OSError:
-                    self._lost()
+            self._answers.append(answer)  # before it is sent: the answer may be here before this task runs again
+            try:
+                await self._channel.sendmsg([control.encode(control.Fork())], rights)
+            except OSError:
+                self._lost()
+            except trio.Cancelled:
+                self._answers.remove(answer)
+                raise
         try:
             await answer.given.wait()
         except trio.Cancelled:
@@ -180,90 +177,33 @@ def _complete(received: bytearray) -> list[control.FromHost]:
     return messages
 
 
-class KernelHost:
-    """Gives kernels. Made by `open_kernel_host`."""
-
-    def __init__(self, reaper: Reaper, env: Mapping[str, str], nursery: trio.Nursery) -> None:
-        self._reaper = reaper
-        self._env = dict(env)
-        self._nursery = nursery
-        self._host: _Host | None = None
-        self._starting = trio.Lock()
-
-    async def warm(self) -> None:
-        """Start the host now, so that the first kernel is quick.
-
-        Raises CallError: "unimplemented" if IPython is not installed, else as spawning does.
-        Cancellation: leaves the host starting.
-        """
-        await self._ready()
-
-    async def fork(self, cwd: str, env: Mapping[str, str], *, wire: int, output: int) -> Forked:
-        """Start a kernel in `cwd` with exactly `env`, on its end of a socketpair and of a pipe.
-
-        Both descriptors stay the caller's. Raises CallError as `warm`, or "resource_exhausted" if it cannot fork.
-        Cancellation: a kernel that was already asked for ends when it sees that its wire is closed.
-        """
-        request = control.Fork(cwd, dict(env))
-        host = await self._ready()
-        try:
-            return await host.fork(request, wire, output)
-        except CallError:
-            if not host.gone.is_set():
-                raise
-        return await (await self._ready()).fork(request, wire, output)  # it died just now: once more, with another
-
-    async def _ready(self) -> _Host:
-        async with self._starting:
-            if self._host is None or self._host.gone.is_set():
-                self._host = await self._start()
-            host = self._host
-        await host.ready.wait()
-        if host.gone.is_set():
-            if host.unusable:
-                raise CallError("unimplemented", host.unusable)
-            raise CallError(
-                "unavailable", f"The kernel host ended with status {await host.process.wait()}.", retryable=True
-            )
-        return host
-
-    async def _start(self) -> _Host:
-        ours, theirs = socket.socketpair()
-        try:
-            # -P: what lies in the workspace must not stand in for a module that the host imports.
-            process = await self._reaper.spawn(
-                [sys.executable, "-P", "-X", "utf8", "-m", "rlm_worker.kernel.inside.host"],
-                cwd="/",
-                env=self._env,
-                fds={HOST_CONTROL_FD: theirs.fileno()},
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        host = _Host(process, trio.socket.from_stdlib_socket(ours))
-        self._nursery.start_soon(self._keep, host, ours)
-        return host
-
-    async def _keep(self, host: _Host, channel: socket.socket) -> None:
-        try:
-            with channel:
-                await host.listen()
-        finally:
-            with trio.CancelScope(shield=True), contextlib.suppress(CallError):  # without a reaper, nothing is left
-                await host.process.kill_tree(grace=0)
-            host.process.release()
+async def start_host(reaper: Reaper, env: Mapping[str, str], nursery: trio.Nursery) -> Host:
+    """Start a host, to be looked after in `nursery`; it is of use once `ready` is set. CallError as `Reaper.spawn`."""
+    ours, theirs = socket.socketpair()
+    try:
+        # -P: what lies in the workspace must not stand in for a module that the host imports.
+        process = await reaper.spawn(
+            [sys.executable, "-P", "-X", "utf8", "-m", "rlm_worker.kernel.inside.host"],
+            cwd="/",
+            env=env,
+            fds={HOST_CONTROL_FD: theirs.fileno()},
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    ours.setblocking(False)
+    host = Host(process, trio.socket.from_stdlib_socket(ours))
+    nursery.start_soon(_keep, host, ours)
+    return host
 
 
-@asynccontextmanager
-async def open_kernel_host(reaper: Reaper, *, env: Mapping[str, str]) -> AsyncIterator[KernelHost]:
-    """The kernel host of a worker; nothing runs until it is warmed or a kernel is asked for.
-
-    `env` is the host's own environment: no secrets, kernels of all sessions descend from it. On leaving, the host ends
-    with its socket; kernels must have been closed before.
-    """
-    async with trio.open_nursery() as nursery:
-        yield KernelHost(reaper, env, nursery)
-        nursery.cancel_scope.cancel()
+async def _keep(host: Host, channel: socket.socket) -> None:
+    try:
+        with channel:
+            await host.listen()
+    finally:
+        with trio.CancelScope(shield=True), contextlib.suppress(CallError):  # without a reaper, nothing is left
+            await host.process.kill_tree(grace=0)
+        host.process.release()

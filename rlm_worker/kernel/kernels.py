@@ -9,9 +9,9 @@ import trio
 
 from rlm_wire.methods.kernels import CellResult
 from rlm_worker.kernel.cells import Cell, OnOutput
-from rlm_worker.kernel.hosts import KernelHost
 from rlm_worker.kernel.lane import Lane
-from rlm_worker.kernel.process import KernelProcess, start_kernel
+from rlm_worker.kernel.process import KernelProcess
+from rlm_worker.kernel.supply import KernelHost
 from rlm_worker.processes import Reaper
 
 
@@ -59,8 +59,13 @@ class Kernels:
             await lane.close()
 
     async def _start(self) -> KernelProcess:
-        kernel = await start_kernel(self._host, self._cwd, self._env)
+        kernel = await self._host.kernel()
         await self._nursery.start(kernel.run, self._reaper)
+        try:
+            await kernel.enter(self._cwd, self._env)
+        except BaseException:
+            kernel.kill()
+            raise
         return kernel
 
     async def close_all(self) -> None:

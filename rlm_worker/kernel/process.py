@@ -18,8 +18,8 @@ import trio
 from rlm_wire.broker.peer import Peer
 from rlm_wire.broker.services import Service
 from rlm_wire.errors import CallError, SessionLost
-from rlm_wire.methods.kernels import CellError, CellOutcome, RunCell
-from rlm_worker.kernel.hosts import Forked, KernelHost
+from rlm_wire.methods.kernels import CellError, CellOutcome, EnterWorkspace, RunCell
+from rlm_worker.kernel.hosts import Forked, Host
 from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
 from rlm_worker.processes import Reaper, process_table
@@ -37,7 +37,7 @@ class RunningCell:
 
 
 class KernelProcess:
-    """A kernel. Made by `start_kernel`; `run` must run beside it until it is dead."""
+    """A kernel. Made by `start_kernel`; to be run, for as long as it lives, or discarded."""
 
     def __init__(self, forked: Forked, wire: socket.socket, output: OutputPipe) -> None:
         row = process_table.row(forked.pid)  # its pidfd keeps the number from being another's, until it is reaped
@@ -82,6 +82,13 @@ class KernelProcess:
         """Whether the process has ended, at this very moment; `dead` is set once all it left behind is dealt with."""
         return self.dead.is_set() or bool(select.select([self._forked.pidfd], [], [], 0)[0])
 
+    async def enter(self, cwd: str, env: Mapping[str, str]) -> None:
+        """Make the fresh kernel work in `cwd` with exactly `env`. Raises CallError if it died meanwhile."""
+        try:
+            await self._peer.call(EnterWorkspace(cwd, dict(env)))
+        except SessionLost:
+            raise CallError("unavailable", "The kernel died before its first cell.", retryable=True) from None
+
     def start_cell(self, code: str) -> RunningCell:
         """Give a cell to the idle kernel, which has not ended."""
         self._number += 1
@@ -103,6 +110,13 @@ class KernelProcess:
             self.kill()
             with trio.CancelScope(shield=True):
                 await self.dead.wait()
+
+    def discard(self) -> None:
+        """End a kernel that nobody has run."""
+        self.kill()
+        os.close(self._forked.pidfd)
+        self._wire.close()
+        self.output.close()
 
     def interrupt(self) -> None:
         """KeyboardInterrupt for the cell that runs."""
@@ -143,12 +157,12 @@ class KernelProcess:
             self._cell.settled.set()
 
 
-async def start_kernel(host: KernelHost, cwd: str, env: Mapping[str, str]) -> KernelProcess:
-    """A fresh kernel in `cwd` with exactly `env`. Raises CallError as `KernelHost.fork`."""
+async def start_kernel(host: Host) -> KernelProcess:
+    """A fresh kernel, not yet run. Raises CallError, and is cancelled, as `Host.fork`."""
     ours, theirs = socket.socketpair()
     output, write_end = open_output()
     try:
-        forked = await host.fork(cwd, env, wire=theirs.fileno(), output=write_end)
+        forked = await host.fork(theirs.fileno(), write_end)
     except BaseException:
         ours.close()
         output.close()

@@ -78,6 +78,7 @@ class Executor:
         """Run cells as they come, and the loop between them, until `stop`."""
         signal.signal(signal.SIGINT, _ignore)
         pid = os.getpid()
+        self._run("pass", silent=True)  # while nobody waits: pages that cells write to become this process's own
         while True:
             while self._cells:
                 code, done = self._cells.popleft()
@@ -117,7 +118,7 @@ class Executor:
             self._set_loop()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
-                result: Any = self._shell.run_cell(code, store_history=True)  # type: ignore[no-untyped-call]
+                result = self._run(code)
             finally:
                 signal.signal(signal.SIGINT, _ignore)
             error = result.error_before_exec or result.error_in_exec
@@ -128,6 +129,9 @@ class Executor:
             return record.outcome(error, interrupted=self._cancelled or _is_interrupt(error))
         except MemoryError:
             return CellOutcome("error", error=CellError("MemoryError", "no memory left to report the result", ""))
+
+    def _run(self, code: str, *, silent: bool = False) -> Any:
+        return self._shell.run_cell(code, store_history=True, silent=silent)  # type: ignore[no-untyped-call]
 
     def _run_in_loop(self, cell: Coroutine[Any, Any, Any]) -> Any:
         """Run a cell that awaits, to its end, inside the loop."""

@@ -19,12 +19,12 @@ from typing import NamedTuple
 from rlm_worker.kernel import control
 from rlm_worker.kernel.inside import HOST_CONTROL_FD
 
+_FORK = control.encode(control.Fork())  # all that a worker ever says
+
 
 class Birth(NamedTuple):
-    """What a freshly forked kernel got: its place, and its own descriptors."""
+    """What a freshly forked kernel got: its own descriptors."""
 
-    cwd: str
-    env: dict[str, str]
     wire: int
     output: int
 
@@ -46,36 +46,27 @@ class Host:
                 self._wake_receiver.recv(4096)
                 self._reap()
             if self._channel in readable:
-                request = self._receive()
-                if request is None:
+                descriptors = self._receive()
+                if descriptors is None:
                     return None
-                if birth := self._fork(*request):
+                if birth := self._fork(*descriptors):
                     return birth
 
     def send(self, message: control.FromHost, descriptors: list[int] | None = None) -> None:
         data = control.encode(message)
         if descriptors:
-            socket.send_fds(self._channel, [data], descriptors)  # a few bytes: never sent in part
+            socket.send_fds(self._channel, [data], descriptors)
         else:
             self._channel.sendall(data)
 
-    def _receive(self) -> tuple[control.Fork, list[int]] | None:
-        header, descriptors, _, _ = socket.recv_fds(self._channel, control.LENGTH_BYTES, 2)
-        header += self._receive_exactly(control.LENGTH_BYTES - len(header)) if header else b""
-        if len(header) < control.LENGTH_BYTES:
-            return None
-        length = int.from_bytes(header, "big")
-        body = self._receive_exactly(length)
-        return (control.fork_decoder.decode(body), descriptors) if len(body) == length else None
+    def _receive(self) -> list[int] | None:
+        """The descriptors of the next `Fork`; None once the worker has gone."""
+        data, descriptors, _, _ = socket.recv_fds(self._channel, len(_FORK), 2)
+        if data and len(data) < len(_FORK):
+            data += self._channel.recv(len(_FORK) - len(data), socket.MSG_WAITALL)
+        return descriptors if data == _FORK else None
 
-    def _receive_exactly(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count and (piece := self._channel.recv(min(count - len(data), 1 << 18))):
-            data += piece
-        return bytes(data)
-
-    def _fork(self, request: control.Fork, descriptors: list[int]) -> Birth | None:
-        wire, output = descriptors
+    def _fork(self, wire: int, output: int) -> Birth | None:
         try:
             pid = os.fork()
         except OSError as error:
@@ -84,7 +75,7 @@ class Host:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return Birth(request.cwd, request.env, wire, output)
+            return Birth(wire, output)
         os.close(wire)
         os.close(output)
         if pid > 0:  # not reaped yet, so its number cannot be another's

@@ -16,11 +16,7 @@ import os
 import random
 import resource
 import signal
-import sys
-import tempfile
 import threading
-import time
-from pathlib import Path
 from typing import Final, NoReturn
 
 from rlm_worker.kernel.inside import figures, streams, wire
@@ -36,14 +32,11 @@ def run(shell: KernelShell, birth: Birth) -> NoReturn:
     os.setsid()
     wire_fd, output_fd = _place_descriptors(birth.wire, birth.output)
     os.register_at_fork(after_in_child=lambda: _close_quietly(wire_fd))  # a forked child must not hold the wire open
-    notice = _enter(birth.cwd, birth.env)
     streams.open_streams()
     faulthandler.enable(file=2, all_threads=False)
     figures.show_inline(shell)
 
     executor = Executor(shell, output_fd)
-    if notice:
-        executor.notices.append(notice)
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited: signals are for the main thread
     thread = threading.Thread(target=wire.serve, args=(wire_fd, executor), name="kernel wire", daemon=True)
     thread.start()
@@ -86,19 +79,3 @@ def _place_descriptors(received_wire: int, received_output: int) -> tuple[int, i
 def _close_quietly(descriptor: int) -> None:
     with contextlib.suppress(OSError):
         os.close(descriptor)
-
-
-def _enter(cwd: str, env: dict[str, str]) -> str | None:
-    """Take the agent's environment and directory; if that is gone, the nearest parent, with a notice."""
-    os.environ.clear()
-    os.environ.update(env)
-    time.tzset()
-    tempfile.tempdir = None
-    sys.path[:0] = ["", *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
-    for directory in (Path(cwd), *Path(cwd).parents):
-        try:
-            os.chdir(directory)
-        except OSError:
-            continue
-        return None if directory == Path(cwd) else f"The directory {cwd} is not there: cells run in {directory}."
-    return f"The directory {cwd} cannot be entered, nor can any above it."

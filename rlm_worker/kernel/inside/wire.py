@@ -9,7 +9,8 @@ import socket
 import trio
 
 from rlm_wire.broker.services import Service
-from rlm_wire.methods.kernels import CellOutcome, RunCell
+from rlm_wire.methods.kernels import CellOutcome, EnterWorkspace, RunCell
+from rlm_worker.kernel.inside import place
 from rlm_worker.kernel.inside.execution import Executor
 from rlm_worker.kernel.link import open_link
 
@@ -27,6 +28,11 @@ def serve(wire_fd: int, executor: Executor) -> None:
 async def _serve(wire_fd: int, executor: Executor) -> None:
     service = Service()
     token = trio.lowlevel.current_trio_token()
+
+    @service.handle(EnterWorkspace)
+    def enter_workspace(request: EnterWorkspace) -> None:
+        if notice := place.enter(request.cwd, request.env):
+            executor.notices.append(notice)
 
     @service.handle(RunCell)
     async def run_cell(request: RunCell) -> CellOutcome:
