@@ -132,7 +132,7 @@ class Fail(msgspec.Struct, array_like=True, tag=20, frozen=True):
     id: CallId
     code: str
     message: str
-    data: Value = msgspec.Raw(b"")
+    data: Value = msgspec.field(default_factory=msgspec.Raw)
     retryable: bool = False
 
 
