@@ -1,7 +1,7 @@
 """One task from start to end: workspace, ledger and agent opened, the prompt run, everything closed again.
 
-Interruptions too: the first Ctrl-C cancels the turn and waits until its tool has stopped, the second does not wait and
-gives the worker up, which then ends what it runs; a third waits for nothing. SIGTERM is as the second.
+Interruptions too: the first Ctrl-C cancels the turn and waits until its tool has stopped, the second gives
+the worker up, which then ends what it runs or is killed; a third waits for nothing. SIGTERM is as the second.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from rlm_harness.workspace import Workspace, local_worker_url
 from rlm_wire.errors import SessionLost
 
 Result = TypeVar("Result")
+
+LEAVE_GRACE = 1.0
+"""Seconds a worker that was given up gets to end what it runs by itself, before it is killed for it."""
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -101,6 +104,7 @@ class Interrupts:
                 elif self._abandon is not None:
                     self._abandon()
                     self._abandon = None
+                    self._everything.deadline = trio.current_time() + LEAVE_GRACE
                 else:
                     self._everything.cancel()
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import h11
@@ -132,6 +136,51 @@ class Events:
         while not self.of(kind):
             await self._more.wait()
         return self.of(kind)[0]
+
+
+class HarnessCommand:
+    """`rlm-harness run` with the scripted model server, in the directory `place`/project."""
+
+    key = "sk-command-line"
+
+    def __init__(self, place: Path, base_url: str) -> None:
+        self.place = place
+        self.base_url = base_url
+        (place / "project").mkdir()
+
+    def arguments(self, *more: str) -> list[str]:
+        program = [sys.executable, "-m", "rlm_harness", "run", "--model", "m", "--base-url", self.base_url]
+        return [*program, "--cwd", str(self.place / "project"), *more, "go"]
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        ours = {"OPENAI_API_KEY": self.key, "RLM_HOME": str(self.place / "home"), "NO_COLOR": "1"}
+        return os.environ | ours | changes
+
+    async def run(self, *more: str, **changes: str) -> subprocess.CompletedProcess[bytes]:
+        return await trio.run_process(
+            self.arguments(*more),
+            env=self.environment(**changes),
+            check=False,
+            capture_stdout=True,
+            capture_stderr=True,
+        )
+
+
+@pytest.fixture
+def command(tmp_path: Path, model_server: ModelServer) -> HarnessCommand:
+    return HarnessCommand(tmp_path, model_server.base_url)
+
+
+@pytest.fixture(scope="module")
+def worker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One worker for the tests of a module that do not end theirs: each connection has a session of its own."""
+    path = tmp_path_factory.mktemp("worker") / "socket"
+    command = [sys.executable, "-m", "rlm_worker", "serve", "--unix", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline().startswith(b"listening on unix:")
+        yield f"unix:{path}"
+        worker.terminate()
 
 
 @pytest.fixture

@@ -47,10 +47,10 @@ def calls(*pairs):
 
 
 @pytest.fixture
-async def tools(tmp_path):
+async def tools(tmp_path, worker_url):
     (tmp_path / "w").mkdir()
     async with (
-        Workspace.connect(local_worker_url(), cwd=str(tmp_path / "w")) as workspace,
+        Workspace.connect(worker_url, cwd=str(tmp_path / "w")) as workspace,
         workspace.agent() as tools,
     ):
         yield tools
@@ -219,10 +219,10 @@ async def test_a_model_that_fails_rolls_the_prompt_back(tools, ledger, events):
     assert agent.turns == 3
 
 
-async def test_a_worker_that_dies_in_a_call_ends_the_prompt_and_loses_no_record(tools, ledger, events):
-    model = Replies(calls(("bash", '{"command": "kill -9 $(cat pid); sleep 1000"}')))
-    await tools.bash("ps -o ppid= $PPID | tr -d ' ' > pid")
-    agent = Agent(model, tools, ledger, events.emit, surroundings=SURROUNDINGS)
-    with pytest.raises(SessionLost):
-        await agent.prompt("go")
+async def test_a_worker_that_dies_in_a_call_ends_the_prompt_and_loses_no_record(ledger, events):
+    async with Workspace.connect(local_worker_url()) as workspace, workspace.agent() as tools:
+        model = Replies(calls(("bash", f'{{"command": "kill -9 {workspace.info.pid}; sleep 1000"}}')))
+        agent = Agent(model, tools, ledger, events.emit, surroundings=SURROUNDINGS)
+        with pytest.raises(SessionLost):
+            await agent.prompt("go")
     assert types(ledger)[-3:] == ["Assistant", "PromptRollback", "ContextWindow"]

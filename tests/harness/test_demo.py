@@ -53,7 +53,9 @@ async def test_an_interrupted_demo_leaves_nothing(tmp_path):
         )
         seen = b""
         while b"tool_started" not in seen:
-            seen += await process.stdout.receive_some()
+            received = await process.stdout.receive_some()
+            assert received, seen
+            seen += received
         process.send_signal(signal.SIGINT)
         while await process.stdout.receive_some():
             pass

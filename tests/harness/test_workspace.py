@@ -5,12 +5,12 @@ import trio
 
 import rlm_harness
 from rlm_harness.workspace import local_worker_url
-from rlm_wire.errors import CallError, LaunchError, SessionLost, TransportError
+from rlm_wire.errors import CallError, SessionLost, TransportError, WireError
 
 
 @pytest.fixture
-async def workspace(tmp_path):
-    async with rlm_harness.Workspace.connect(local_worker_url(), cwd=str(tmp_path)) as workspace:
+async def workspace(tmp_path, worker_url):
+    async with rlm_harness.Workspace.connect(worker_url, cwd=str(tmp_path)) as workspace:
         yield workspace
 
 
@@ -138,14 +138,14 @@ async def test_leaving_an_agent_ends_what_it_runs(workspace, tmp_path):
         assert (await agent.bash(f"kill -0 {(tmp_path / 'pid').read_text().strip()}")).exit_code == 1
 
 
-async def test_a_directory_that_is_not_there_is_named(tmp_path):
+async def test_a_directory_that_is_not_there_is_named(tmp_path, worker_url):
     with pytest.raises(CallError, match="nowhere"):
-        async with rlm_harness.Workspace.connect(local_worker_url(), cwd=str(tmp_path / "nowhere")):
+        async with rlm_harness.Workspace.connect(worker_url, cwd=str(tmp_path / "nowhere")):
             pass
 
 
 async def test_a_worker_that_does_not_start_is_an_error_with_its_words():
-    with pytest.raises(LaunchError, match="cannot"):
+    with pytest.raises(WireError, match=r"exit status 3; its stderr: cannot"):
         async with rlm_harness.Workspace.connect("stdio:sh -c 'echo cannot >&2; read line; exit 3'"):
             pass
 
@@ -156,8 +156,9 @@ async def test_a_url_of_no_known_kind_is_an_error():
             pass
 
 
-async def test_a_worker_that_dies_fails_the_calls_and_leaving_goes_on(workspace):
-    async with workspace.agent() as agent:
+async def test_a_worker_that_dies_fails_the_calls_and_leaving_goes_on():
+    connection = rlm_harness.Workspace.connect(local_worker_url())
+    async with connection as workspace, workspace.agent() as agent:
         with pytest.raises(SessionLost):
             await agent.bash(f"kill -9 {workspace.info.pid}; sleep 1000")
         with pytest.raises(SessionLost):

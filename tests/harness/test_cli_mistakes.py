@@ -1,0 +1,69 @@
+"""What `rlm-harness` says when it cannot do what was asked."""
+
+import sys
+
+import pytest
+import trio
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [(401, "the API key is wrong"), (404, "--base-url usually ends in /v1"), (400, "refuses the request")],
+)
+async def test_a_refused_request_is_one_clear_line(model_server, script, command, worker_url, code, advice):
+    model_server.answers = [script.status(code, {"error": {"message": f"for {command.key}: no"}})]
+    done = await command.run("--workspace", worker_url)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert advice in done.stderr.decode()
+    assert command.key.encode() not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "words"),
+    [
+        ([], {"OPENAI_API_KEY": "two words"}, "OPENAI_API_KEY has characters"),
+        (["--api-key-file", "/nowhere"], {}, "cannot read /nowhere"),
+        (["--token-file", "/nowhere"], {}, "cannot read /nowhere"),
+        (["--cwd", "/nowhere"], {}, "/nowhere"),
+        (["--workspace", "carrier-pigeon:home"], {}, "carrier-pigeon"),
+        (["--workspace", "tcp://127.0.0.1:1"], {}, "127.0.0.1:1"),
+        (["--base-url", "nonsense"], {}, "not an http:// or https:// URL"),
+        (["--max-turns", "0"], {}, "not a positive whole number"),
+        ([], {"RLM_HOME": "/dev/null"}, "RLM_HOME names another place"),
+    ],
+)
+async def test_a_users_mistake_is_one_line_and_exit_code_2(command, more, changes, words):
+    done = await command.run(*more, **changes)
+    assert done.returncode == 2
+    message = done.stderr.decode().splitlines()[-1]
+    assert words in message
+    assert message.startswith("rlm-harness")
+    assert "Traceback" not in done.stderr.decode()
+
+
+async def test_without_key_the_default_endpoint_is_not_asked(command):
+    done = await trio.run_process(
+        [sys.executable, "-m", "rlm_harness", "run", "--model", "m", "go"],
+        env={name: value for name, value in command.environment().items() if name != "OPENAI_API_KEY"},
+        check=False,
+        capture_stderr=True,
+    )
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"OPENAI_API_KEY" in done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["demo"]])
+async def test_help_explains(words):
+    done = await trio.run_process([sys.executable, "-m", "rlm_harness", *words, "--help"], capture_stdout=True)
+    assert b"usage: rlm-harness" in done.stdout
+    if words != ["demo"]:
+        assert b"examples:" in done.stdout
+
+
+async def test_the_task_may_hold_bytes_that_are_no_text(model_server, script, command, worker_url):
+    model_server.answers = [script.says("ok")]
+    words = [*command.arguments("--workspace", worker_url)[:-1], b"caf\xe9"]
+    done = await trio.run_process(words, env=command.environment(), capture_stdout=True)
+    assert done.returncode == 0
+    assert model_server.requests[0]["messages"][1]["content"] == "caf\ufffd"
