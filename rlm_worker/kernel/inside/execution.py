@@ -16,6 +16,7 @@ import contextlib
 import functools
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
@@ -109,7 +110,7 @@ class Executor:
             self._idle = False
 
     def _run_cell(self, code: str) -> CellOutcome:
-        record = self._shell.record = CellRecord()
+        record = self._shell.record = CellRecord(getattr(sys, "last_value", None))
         record.notices, self.notices = self.notices, []
         record.notices += streams.mend(self._output_fd)
         self._cancelled = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -23,6 +24,8 @@ MESSAGE_LIMIT: Final = 64 << 10
 NAME_LIMIT: Final = 200  # of an exception's class, of a MIME type
 JSON_DEPTH: Final = 64
 
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+
 
 def bounded(text: str, limit: int) -> str:
     """`text` as encodable text of at most `limit` UTF-8 bytes; a cut one ends in a line that says its true length."""
@@ -35,7 +38,9 @@ def bounded(text: str, limit: int) -> str:
 class CellRecord:
     """Collects one cell's results while it runs. Never raises on hostile values."""
 
-    def __init__(self) -> None:
+    def __init__(self, shown: BaseException | None = None) -> None:
+        self.shown = shown
+        """What IPython showed last before this cell: showing it again (`%tb`) is not an error of this cell."""
         self.result: str | None = None
         self.displays: list[Display] = []
         self.notices: list[str] = []
@@ -47,7 +52,8 @@ class CellRecord:
         """Take the bundle of a last expression: its plain text is the result; a rich one is a display as well."""
         text = bundle.get("text/plain")
         if isinstance(text, str):
-            self.result = bounded(text, RESULT_LIMIT)
+            before = "" if self.result is None else f"{self.result}\n"  # IPython can be set to show every expression
+            self.result = bounded(before + text, RESULT_LIMIT)
         if set(bundle) - {"text/plain"}:
             self.add_display(bundle)
 
@@ -67,6 +73,8 @@ class CellRecord:
         )
 
     def report(self, error: BaseException, traceback: str) -> None:
+        """Take an exception that IPython would show, and its traceback, whose colours (a cell may ask for them) go."""
+        traceback = _COLOURS.sub("", traceback)
         self.reports.append((error, bounded(traceback, TRACEBACK_LIMIT)))
 
     def outcome(self, error: BaseException | None, *, interrupted: bool) -> CellOutcome:

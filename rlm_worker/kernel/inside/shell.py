@@ -115,6 +115,14 @@ class KernelShell(InteractiveShell):
         for kind in (str, bytes, bytearray):
             text.for_type(kind, _pretty_sequence)
 
+    def ask_exit(self) -> NoReturn:
+        raise SystemExit
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """For `%matplotlib inline`, which is how things are anyway; there is no screen for another toolkit."""
+        if gui is not None:
+            raise UsageError(f"there is no screen here for {gui!r}: plots are shown inline")
+
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
         self.ipython_dir = ""
 
@@ -161,7 +169,10 @@ class KernelShell(InteractiveShell):
                 text += f"\n({left_out} frames in the middle were left out.)" if left_out else ""
         except Exception:  # noqa: BLE001  a hostile __str__ or source file breaks IPython's formatter
             text = f"{kind.__name__} (its traceback could not be formatted)"
-        self.record.report(error, text)
+        if error is self.record.shown:
+            print(text)  # noqa: T201
+        else:
+            self.record.report(error, text)
 
     def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:
         self.showtraceback(filename=filename, running_compiled_code=running_compiled_code)

@@ -198,10 +198,61 @@ def test_an_error_comes_with_its_name_message_and_a_traceback_without_colours(ag
     assert agent.ok("'usable'").result == "'usable'"
 
 
+def test_a_traceback_has_no_colours_even_if_the_cell_asked_for_them(agent):
+    agent.ok("%colors Linux")
+    assert "\x1b" not in agent("1 / 0").error.traceback
+
+
+def test_showing_the_last_traceback_again_is_not_an_error(agent):
+    agent("1 / 0")
+    assert "ZeroDivisionError" in agent.ok("%tb").output.text
+
+
+def test_a_deep_traceback_shows_both_ends_and_says_what_it_leaves_out(agent):
+    agent.ok("import sys; sys.setrecursionlimit(3000)\ndef f(n): return f(n - 1) if n else 1 / 0")
+    traceback = agent("f(500)").error.traceback
+    assert "f(500)" in traceback
+    assert "division by zero" in traceback
+    assert "frames in the middle were left out" in traceback
+
+
+def test_every_expression_is_shown_if_ipython_is_told_so(agent):
+    agent.ok("%config InteractiveShell.ast_node_interactivity = 'all'")
+    assert agent.ok("1\n2").result == "1\n2"
+
+
+@pytest.mark.parametrize(
+    "magic",
+    [
+        "%debug",
+        "%matplotlib inline",
+        "%who",
+        "%whos",
+        "%cd .",
+        "%env A=1",
+        "%timeit -n1 -r1 1",
+        "%load_ext autoreload",
+        "%xmode Plain",
+        "%reset -f",
+        "%lsmagic",
+        "%%capture c\nprint(1)",
+        "%%time\n1",
+        "len?",
+        "help(len)",
+        "help()",
+    ],
+)
+def test_magics_that_a_notebook_knows_work_and_wait_for_nobody(agent, magic):
+    agent("1 / 0")
+    agent.ok(magic)
+    assert agent.ok("1").result == "1"
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [
         ("exit()", "ok"),
+        ("get_ipython().ask_exit()", "ok"),
         ("quit()", "ok"),
         ("exit", "ok"),
         ("import sys; sys.exit()", "ok"),
