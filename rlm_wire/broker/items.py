@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -16,15 +16,38 @@ from rlm_wire.frames.events import ItemReceived
 T = TypeVar("T")
 
 
+IN_A_ROW: Final = 8
+"""Items that one task may send or take before others get their turn: a turn of the scheduler costs as much as an item,
+and a send of several costs less than several sends."""
+
+
+class _Pace:
+    """Checkpoints, of which only every IN_A_ROWth lets other tasks run; each can be cancelled."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = IN_A_ROW
+
+    async def checkpoint(self) -> None:
+        self._left -= 1
+        if self._left:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            self._left = IN_A_ROW
+            await trio.lowlevel.checkpoint()
+
+
 class ItemQueue(Generic[T]):
     """Items in order of arrival; bounded by the peer's window, so adding never waits. One reader at a time."""
 
-    __slots__ = ("_consumed", "_error", "_items", "_open", "_reader")
+    __slots__ = ("_consumed", "_error", "_items", "_open", "_pace", "_reader")
 
     def __init__(self, consumed: Callable[[ItemReceived], None]) -> None:
         self._consumed = consumed
         self._items: deque[tuple[T, ItemReceived]] = deque()
         self._open = True
+        self._pace = _Pace()
         self._error: WireError | None = None
         self._reader: trio.lowlevel.Task | None = None
 
@@ -55,7 +78,7 @@ class ItemQueue(Generic[T]):
             self._reader = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._leave)
         else:
-            await trio.lowlevel.checkpoint()
+            await self._pace.checkpoint()
         if not self._items:
             if self._error is not None:
                 raise self._error
@@ -72,10 +95,11 @@ class ItemQueue(Generic[T]):
 class ItemGate:
     """Lets the sender of one call's items through while the peer's window and our own queue have room."""
 
-    __slots__ = ("_call_id", "_connection", "_credit", "_writer", "closed")
+    __slots__ = ("_call_id", "_connection", "_credit", "_pace", "_writer", "closed")
 
     def __init__(self, call_id: int, connection: Connection, writer: Writer) -> None:
         self.closed = False
+        self._pace = _Pace()
         self._call_id = call_id
         self._connection = connection
         self._writer = writer
@@ -83,7 +107,7 @@ class ItemGate:
 
     async def wait(self) -> bool:
         """Wait for room. False if the call has ended."""
-        await trio.lowlevel.checkpoint()
+        await self._pace.checkpoint()
         while not self.closed:
             if not self._connection.may_send_item(self._call_id):
                 await self._credit.park()

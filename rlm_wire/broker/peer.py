@@ -65,11 +65,15 @@ class Peer:
         self._writer = Writer(connection, link)
         self._calls: dict[int, Call[Any, Any, Any]] = {}
         self._incoming: dict[int, IncomingCall[Any, Any]] = {}
+        self.ready = trio.Event()
+        """Set when calls may come."""
+        self._machinery = trio.CancelScope(shield=True)
         self._handlers = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._handlers_ended = trio.Event()
         self._many_at_once = False
         self._closing = False
+        self._ended: Ended | None = None
         self._closed = trio.Event()
         self._error: SessionLost | None = None
         self._pongs: dict[int, trio.Event] = {}
@@ -77,6 +81,7 @@ class Peer:
         self._dispatch: dict[type, Callable[[Any], None]] = {
             CallFrame: self._on_call, Reply: self._on_reply, Fail: self._on_fail, ItemReceived: self._on_item,
             Close: self._on_close, Cancel: self._on_cancel, CreditReceived: self._on_credit, Pong: self._on_pong,
+            Ended: self._on_ended,
         }  # fmt: skip
 
     def __repr__(self) -> str:
@@ -164,7 +169,8 @@ class Peer:
 
     def consumed(self, call_id: int, item: ItemReceived) -> None:
         self._connection.consumed(call_id, item)
-        self._writer.wake()
+        if self._connection.queued:
+            self._writer.wake()
 
     def reply(self, call_id: int, result: Any) -> None:
         if not self._connection.ended:
@@ -205,29 +211,28 @@ class Peer:
         """The reader: runs until the session has ended."""
         connection, link = self._connection, self._link
         try:
-            ended = self._handle(connection.process())  # what came right behind the handshake
-            while ended is None:
+            self._handle(connection.process())  # what came right behind the handshake
+            while self._ended is None:
                 count = await link.receive_into(connection.writable())
                 self.batches += 1
-                ended = self._handle(connection.received(count)) if count else connection.end_of_stream()
-            error = ended.error
+                if count:
+                    self._handle(connection.received(count))
+                else:
+                    self._ended = connection.end_of_stream()
+            error = self._ended.error
         except (TransportError, trio.ClosedResourceError) as broken:
             error = broken if isinstance(broken, TransportError) else TransportError("the stream is closed")
         self.lose(error or SessionLost("the peer ended the session"))
 
-    def _handle(self, events: list[Event]) -> Ended | None:
-        """Hand on one batch; the event that ended the session, if there was one."""
+    def _handle(self, events: list[Event]) -> None:
+        """Hand on one batch."""
         self._in_batch = True
         self._many_at_once = len(events) > 1
-        ended = None
-        for event in events:
-            if isinstance(event, Ended):
-                ended = event
-            else:
-                self._dispatch[type(event)](event)
+        events.reverse()
+        while events:  # nothing here keeps an event that is being handled: a large message may end before its answer
+            self._dispatch[type(events[-1])](events.pop())
         self._in_batch = False
         self._writer.flush()
-        return ended
 
     async def write(self) -> None:
         """The writer: runs until the stream breaks or it is cancelled."""
@@ -236,13 +241,31 @@ class Peer:
         except (TransportError, trio.ClosedResourceError) as broken:
             self.lose(broken if isinstance(broken, TransportError) else TransportError("the stream is closed"))
 
-    async def run_handlers(self, task_status: trio.TaskStatus[None]) -> None:
-        """Owns the handlers' tasks; ends when they are cancelled and have ended."""
-        with self._handlers:
-            async with trio.open_nursery() as self._nursery:
-                task_status.started()
-                await trio.sleep_forever()
-        self._handlers_ended.set()
+    async def run(self) -> None:
+        """All tasks of the session, until `stop`.
+
+        Shielded: when the session's user is cancelled, its calls still wait for the peer's word on them, and the
+        Goodbye must leave.
+        """
+        with self._machinery, one_error():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.write)
+                await self.ready.wait()
+                nursery.start_soon(self.read)
+                nursery.start_soon(keep_alive, self)
+                await self._run_handlers()
+
+    def stop(self) -> None:
+        """End the session's tasks."""
+        self._machinery.cancel()
+
+    async def _run_handlers(self) -> None:
+        try:
+            with self._handlers, one_error():
+                async with trio.open_nursery() as self._nursery:
+                    await trio.sleep_forever()
+        finally:
+            self._handlers_ended.set()
 
     async def end_handlers(self) -> None:
         """Cancel the handlers and wait, shielded, until they have ended."""
@@ -277,19 +300,19 @@ class Peer:
             self._incoming[frame.id] = call
             assert self._nursery is not None
             self._nursery.start_soon(call.run, request, name=frame.method)
-        else:
-            self._run_now(frame, registration, request)
+            return
+        arguments = (request, IncomingCall(self, frame, registration)) if registration.takes_call else (request,)
+        call_id = frame.id
+        del frame  # its bytes may be many, and the answer needs room
+        self._run_now(call_id, registration, arguments)
 
-    def _run_now(self, frame: CallFrame, registration: Registration, request: Any) -> None:
+    def _run_now(self, call_id: int, registration: Registration, arguments: tuple[Any, ...]) -> None:
         try:
-            if registration.takes_call:
-                result = registration.function(request, IncomingCall(self, frame, registration))
-            else:
-                result = registration.function(request)
+            result = registration.function(*arguments)
         except Exception as error:  # noqa: BLE001 - the boundary: whatever a handler raises becomes an answer
-            self.fail(frame.id, to_call_error(error, frame.method))
+            self.fail(call_id, to_call_error(error, registration.request.method))
         else:
-            answer(self, frame.id, registration, result)
+            answer(self, call_id, registration, result)
 
     def _on_reply(self, frame: Reply) -> None:
         call = self._calls.pop(frame.id, None)
@@ -325,6 +348,9 @@ class Peer:
         pong = self._pongs.get(frame.token)
         if pong is not None:
             pong.set()
+
+    def _on_ended(self, event: Ended) -> None:
+        self._ended = event
 
     # ------------------------------------------------------------------ details
 
@@ -367,17 +393,15 @@ async def open_peer(connection: Connection, link: Link, service: Service, info: 
     """
     peer = Peer(connection, link, service, info)
     with one_error():
-        async with trio.open_nursery() as machinery:
-            machinery.start_soon(peer.write)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.run)
             try:
                 async with service.lifespan(peer) as peer.state:
-                    await machinery.start(peer.run_handlers)
-                    machinery.start_soon(peer.read)
-                    machinery.start_soon(keep_alive, peer)
+                    peer.ready.set()
                     try:
                         yield peer
                     finally:
                         await peer.end_handlers()
             finally:
                 await peer.say_goodbye()
-                machinery.cancel_scope.cancel()
+                peer.stop()

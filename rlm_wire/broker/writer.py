@@ -16,10 +16,10 @@ from rlm_wire.broker.link import Buffer, Link
 from rlm_wire.errors import TransportError
 from rlm_wire.frames.connection import Connection
 
-BURST: Final = 256 * 1024
+BURST: Final = 512 * 1024
 """Bytes sent before other tasks get their turn: more makes small calls beside a stream wait, less slows the stream."""
 
-ROOM: Final = 256 * 1024
+ROOM: Final = 512 * 1024
 """Bytes of items that may queue before their senders wait: enough to keep the link busy, little to hold back others."""
 
 _JOIN_LIMIT: Final = 64 * 1024
@@ -71,21 +71,25 @@ class Writer:
         Cancellation: the stream may hold half a frame; it must not be used again.
         """
         self._awake = True
-        while True:
-            if self._error is not None:
-                raise self._error
-            pieces, self._unsent = self._unsent or self._connection.data_to_send(BURST), []
-            if pieces:
-                pieces, size = _join(pieces)
-                await self._link.send(pieces)
-                self._make_room()
-                if size >= BURST:
-                    await trio.lowlevel.checkpoint()
-            else:
-                self._awake = False
-                self._idle.unpark_all()
-                self._sleeper = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
+        try:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                pieces, self._unsent = self._unsent or self._connection.data_to_send(BURST), []
+                if pieces:
+                    pieces, size = _join(pieces)
+                    await self._link.send(pieces)
+                    self._make_room()
+                    if size >= BURST:
+                        await trio.lowlevel.checkpoint()
+                else:
+                    self._awake = False
+                    self._idle.unpark_all()
+                    self._sleeper = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
+        finally:
+            self._awake = False
+            self._idle.unpark_all()
 
     def _stop_sleeping(self, _: object) -> trio.lowlevel.Abort:
         self._sleeper = None
