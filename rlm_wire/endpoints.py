@@ -14,8 +14,9 @@ import trio
 
 from rlm_wire import __version__
 from rlm_wire.broker.groups import one_error
-from rlm_wire.broker.peer import Peer, PeerInfo, open_peer
+from rlm_wire.broker.peer import Peer, PeerInfo
 from rlm_wire.broker.services import Service
+from rlm_wire.broker.session import open_peer
 from rlm_wire.errors import AuthenticationError, HandshakeError, LaunchError, WireError
 from rlm_wire.frames.codec import CODEC_NAMES, codec_named
 from rlm_wire.frames.connection import Connection
@@ -116,16 +117,17 @@ class Server:
 
     async def accept(self) -> None:
         """Accept peers until there are no more, and serve each in a task of its own."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    stream = await self._listener.accept()
-                except trio.EndOfChannel:
-                    break
-                if len(self._strangers) >= STRANGERS_LIMIT:
-                    oldest = next(iter(self._strangers))
-                    self._strangers.pop(oldest).cancel("too many connections in their handshake")
-                nursery.start_soon(self._serve, stream)
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                while True:
+                    try:
+                        stream = await self._listener.accept()
+                    except trio.EndOfChannel:
+                        break
+                    if len(self._strangers) >= STRANGERS_LIMIT:
+                        oldest = next(iter(self._strangers))
+                        self._strangers.pop(oldest).cancel("too many connections in their handshake")
+                    nursery.start_soon(self._serve, stream)
         self._closed.set()
 
     async def _serve(self, stream: ByteStream) -> None:

@@ -383,25 +383,3 @@ class Peer:
             self._writer.wake()  # others are about to send too: let their frames leave together
         else:
             self._writer.flush()
-
-
-@asynccontextmanager
-async def open_peer(connection: Connection, link: Link, service: Service, info: PeerInfo) -> AsyncIterator[Peer]:
-    """Run a session over `link` while the body runs. Leaving ends every handler, then says Goodbye.
-
-    The body is not cancelled when the session is lost: its calls fail. Whatever the body raises is raised as it is.
-    """
-    peer = Peer(connection, link, service, info)
-    with one_error():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.run)
-            try:
-                async with service.lifespan(peer) as peer.state:
-                    peer.ready.set()
-                    try:
-                        yield peer
-                    finally:
-                        await peer.end_handlers()
-            finally:
-                await peer.say_goodbye()
-                peer.stop()
