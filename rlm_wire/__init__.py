@@ -5,16 +5,19 @@
 
 Layers, each importing only those below: `endpoints` (connect, serve) → `broker` (Trio: calls, handlers) and
 `transports` (bytes) → `methods` (the vocabulary) → `frames` (the protocol, pure) → `errors`. Importing this package
-loads none of them: names are looked up when they are first used.
+loads none of them: names are looked up when they are first used. So are the modules for others than Trio programs,
+`rlm_wire.asyncio` and `rlm_wire.blocking`, and `rlm_wire.testing`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # type checkers know the name and take it for true; importing `typing` costs 15 ms
 if TYPE_CHECKING:
+    from rlm_wire import asyncio as asyncio
+    from rlm_wire import blocking as blocking
+    from rlm_wire import testing as testing
     from rlm_wire.broker.calls import Call
     from rlm_wire.broker.incoming import IncomingCall
     from rlm_wire.broker.peer import Peer, PeerInfo
@@ -77,17 +80,20 @@ _HOME = {
     "current_scope": "broker.scopes",
     "serve": "endpoints",
 }
+_MODULES = ("asyncio", "blocking", "testing")
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})
