@@ -63,12 +63,12 @@ class Codec:
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise CallError("invalid_argument", f"{what}: {describe(error)}") from None
 
-    def encode_part(self, part_id: int, last: bool, data: memoryview) -> tuple[Buffer, ...]:
+    def encode_part(self, part_id: int, last: bool, data: memoryview) -> tuple[bytes] | tuple[bytes, memoryview]:
         """The body of a Part, in pieces; msgpack leaves `data` where it is."""
         if self.name == "msgpack":
             head = b"\x94\x17" + self._encode(part_id) + (b"\xc3" if last else b"\xc2")
             return head + b"\xc6" + len(data).to_bytes(4, "big"), data
-        return (self._encode(Part(part_id, last, bytes(data))),)
+        return (self._encode(Part(part_id, last, data)),)
 
 
 def describe(error: Exception) -> str:

@@ -7,10 +7,13 @@ beyond one frame of the limit: a length is checked before a byte of its body is 
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from rlm_wire.errors import RemoteProtocolError
 from rlm_wire.frames.limits import BANNER_LIMIT, HEADER_SIZE, PREFACE
+
+_unpack_length: Final = struct.Struct(">I").unpack_from
 
 _FIRST_CAPACITY: Final = 16 * 1024
 _HTTP_WORDS: Final = {b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"PRI", b"CONNECT", b"HTTP/1.1", b"HTTP/1.0"}
@@ -77,7 +80,8 @@ class ReceiveBuffer:
         return self._view[start + HEADER_SIZE : end]
 
     def _next_length(self) -> int:
-        return int.from_bytes(self._view[self._start : self._start + HEADER_SIZE], "big")
+        length: int = _unpack_length(self._view, self._start)[0]
+        return length
 
     def peek(self) -> bytes:
         """A copy of what was received and not taken, for messages about strangers."""

@@ -61,7 +61,7 @@ WINDOW_GROWTH_LIMIT: Final = 64 * 1024 * 1024
 """Bytes by which all item windows of one connection together may have grown."""
 
 ACK_FRAMES: Final = 1024
-ACK_BYTES: Final = 512 * 1024
+ACK_BYTES: Final = 2 * 1024 * 1024
 """An Ack is due after so many frames or bytes (or a whole sliced message): rare enough to cost nothing."""
 
 QUEUED_FRAMES_LIMIT: Final = 131_072

@@ -13,9 +13,9 @@ from rlm_wire.frames.limits import NESTING_LIMIT
 
 TOO_DEEP: Final = f"nested deeper than {NESTING_LIMIT} levels"
 
-# As many container headers (fixmap, fixarray, array16/32, map16/32) as a body needs to be too deep. Bytes of strings
-# match too: finding fewer proves that all is well, finding them proves nothing. Cheaper than walking small bodies only.
-_MANY_CONTAINERS: Final = re.compile(rb"(?:[^\x80-\x9f\xdc-\xdf]*+[\x80-\x9f\xdc-\xdf]){%d}" % (NESTING_LIMIT + 1))
+# Every byte but the container headers (fixmap, fixarray, array16/32, map16/32). If no more bytes than there may be
+# levels are left without these, all is well; more prove nothing, strings may hold them. Pays for small bodies only.
+_NO_CONTAINERS: Final = bytes([*range(0x80), *range(0xA0, 0xDC), *range(0xE0, 0x100)])
 
 # Values of one byte that are no containers, many of them at once. An empty container is one: it counts as a level.
 _LEAVES: Final = re.compile(rb"[\x00-\x7f\xa0\xc0\xc2\xc3\xe0-\xff]+")
@@ -42,7 +42,9 @@ _CONTAINERS: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 def is_msgpack_nested_too_deeply(body: bytes | bytearray | memoryview) -> bool:
     """True if containers in `body` are nested beyond NESTING_LIMIT. What is malformed is left to the decoder."""
     size = len(body)
-    if size <= NESTING_LIMIT or (size <= _SMALL and _MANY_CONTAINERS.match(body) is None):
+    if size <= NESTING_LIMIT:
+        return False
+    if size <= _SMALL and len(bytes(body).translate(None, _NO_CONTAINERS)) <= NESTING_LIMIT:
         return False
     position, end = 0, size
     left = 1  # values still to come in the innermost open container

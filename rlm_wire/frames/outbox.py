@@ -7,6 +7,7 @@ in turn). Order holds within a call: while a call has something in the bulk lane
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,8 @@ from rlm_wire.frames.codec import Buffer, Codec
 from rlm_wire.frames.credit import SendWindow
 from rlm_wire.frames.limits import HEADER_SIZE, LARGE_SIZE, UNSLICED_LIMIT
 from rlm_wire.frames.replay import ReplayBuffer
+
+_JOINED_SIZE: Final = 1024
 
 
 class _Bulk(msgspec.Struct):
@@ -112,12 +115,13 @@ class Outbox:
             self.drop_all()
         return pieces
 
-    def _send(self, pieces: list[Buffer], *body: Buffer) -> int:
-        length = sum(map(len, body))
+    def _send(self, pieces: list[Buffer], first: bytes, *rest: Buffer) -> int:
+        """Number and send a body. A small first piece is joined with the header: cheaper than two pieces to pass on."""
+        length = len(first) + sum(map(len, rest))
         header = length.to_bytes(HEADER_SIZE, "big")
-        pieces.append(header)
-        pieces += body
-        self._replay.keep(length, header, *body)
+        frame = (header + first, *rest) if len(first) <= _JOINED_SIZE else (header, first, *rest)
+        pieces += frame
+        self._replay.keep(length, *frame)
         return length
 
     def _take_bulk(self, pieces: list[Buffer], size: int, limit: int) -> int:

@@ -155,7 +155,7 @@ class Part(msgspec.Struct, array_like=True, tag=23, frozen=True):
 
     id: CallId
     last: bool
-    data: bytes
+    data: memoryview
 
 
 HandshakeFrame = Hello | Challenge | Proof | Welcome | Goodbye
