@@ -125,6 +125,13 @@ class ConnectionMachine(RuleBasedStateMachine):
             for _ in range(min(count, len(call.held[side]))):
                 self.sides[side].consumed(call.id, call.held[side].popleft())
 
+    @rule(side=SIDE)
+    def abandon(self, side: int) -> None:
+        """What is left of calls that are over is never consumed."""
+        for call in self.calls.values():
+            if call.end_heard if call.caller == side else call.ended:
+                call.held[side].clear()
+
     # --------------------------------------------------------- what the link does
 
     @rule(side=SIDE, limit=st.sampled_from([1, 20_000, 70_000, 300_000]))
