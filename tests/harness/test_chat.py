@@ -154,6 +154,14 @@ async def test_a_stream_that_is_no_reply_is_tried_again(model_server, script, ev
     assert reason in events.of(Retrying)[0].reason
 
 
+async def test_a_stream_that_went_wrong_is_left_even_if_it_never_ends(model_server, script, events):
+    bad = script.says("")
+    bad.data, bad.stall = script.events("{garbage", end=False, done=False), True
+    model_server.answers = [bad, script.says("ok")]
+    assert (await ask(model_server, events)).text == "ok"
+    await model_server.client_left.wait()
+
+
 async def test_an_error_inside_the_stream_that_will_not_pass_is_final(model_server, script, events):
     bad = script.says("")
     bad.data = script.events({"error": {"message": f"bad {KEY}", "code": 400}})

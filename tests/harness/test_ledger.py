@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_harness.events import Usage
@@ -76,6 +76,7 @@ async def test_every_record_survives_the_way_to_disk_and_back(tmp_path):
         assert read(ledger.path)[1:] == every
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["message", "aside", "rollback", "done"]), max_size=20))
 def test_indices_and_windows_are_contiguous_and_closed_windows_never_change(steps):
     async def play(directory: Path) -> None:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_harness.rendering import (
@@ -78,12 +78,14 @@ def test_invalid_bytes_are_replaced_but_counted_as_they_are():
     assert shown.split("\n\n", 1)[1] == "\ufffd\ufffd\n[... 6 bytes omitted ...]\n\ufffd\ufffd"[: len(shown)]
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(2, 40), st.integers(0, 4))
 def test_a_capture_with_a_gap_is_shortened_like_the_whole(text, limit, more):
     data = text.encode("utf-8", "replace")
     assert shorten(captured(data, kept=limit + more), limit) == shorten(captured(data), limit)
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(2, 40))
 def test_shortening_never_breaks_a_character_nor_exceeds_its_budget(text, limit):
     output = as_output(text.replace("\ufffd", "?"))
@@ -95,6 +97,7 @@ def test_shortening_never_breaks_a_character_nor_exceeds_its_budget(text, limit)
         assert len((head + tail).encode()) <= limit
 
 
+@settings(deadline=None)
 @given(st.text(), st.text(min_size=1))
 def test_what_is_joined_behind_an_output_is_counted_too(first, second):
     joined = join(as_output(first), second)

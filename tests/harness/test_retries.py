@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_harness.model.retries import RetryPolicy, is_retryable, parse_retry_after
@@ -38,6 +38,7 @@ def test_what_will_not_pass_is_not_tried_again(status):
     assert not is_retryable(status)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10_000), st.floats(0, 1), st.none() | st.floats(0, 1e9))
 def test_waits_stay_within_their_bounds(failures, jitter, asked):
     policy = RetryPolicy(attempts=10_000, first=1.0, cap=30.0, longest_wait=120.0)

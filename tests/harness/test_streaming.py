@@ -2,7 +2,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_harness.events import Usage
@@ -34,6 +34,7 @@ def assemble(*chunks):
     return assembler.reply()
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["data: a", "data:b", ": comment", "event: x", "", "data: ä\u2028"])), st.data())
 def test_an_event_stream_means_the_same_however_it_is_cut_and_whatever_ends_its_lines(lines, data):
     plain = ("\n".join(lines) + "\n\n").encode()
@@ -47,6 +48,13 @@ def test_an_event_stream_means_the_same_however_it_is_cut_and_whatever_ends_its_
         for event in decoder.feed(stream[start:end])
     ]
     assert got == whole
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_an_event_stream_means_the_same_byte_by_byte(end):
+    stream = end.join([b"data: a", b"data: b", b"", b": comment", b"data: c", b"", b":"])
+    decoder = EventStreamDecoder()
+    assert [event for byte in stream for event in decoder.feed(bytes([byte]))] == [b"a\nb", b"c"]
 
 
 def test_data_lines_of_one_event_are_joined():
@@ -138,6 +146,7 @@ def test_what_is_no_chunk_is_malformed(data):
         assemble(data)
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
