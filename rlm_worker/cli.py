@@ -1,6 +1,6 @@
 """`rlm-worker`: the command line. Options, where the token comes from, signals; what is served is in `service`.
 
-Imports are local where they would delay the moment at which the worker listens.
+Imports are local where a mistake or `--help` would wait for them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
-
-import trio
 
 import rlm_wire
 from rlm_worker import environment
@@ -106,6 +104,8 @@ def _serve(options: argparse.Namespace) -> int:
         raise _UserError("--certificate, --key and --client-ca are for --tls")
     if options.tls and not options.certificate and (options.key or options.client_ca):
         raise _UserError("--key and --client-ca need --certificate: clients that have one will want to check ours")
+    import trio
+
     trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited)
     return 0
 
@@ -149,12 +149,15 @@ def _take_token(options: argparse.Namespace) -> bytes | None:
 
 async def _run(url: str, token: bytes | None, tls: ssl.SSLContext | None, cwd: str, env: dict[str, str]) -> None:
     """Serve until the client on stdio has left, or a signal comes."""
+    import trio
+
+    from rlm_wire.broker.groups import one_error
     from rlm_worker.kernel import open_kernel_host
     from rlm_worker.processes import open_reaper
     from rlm_worker.service import worker_service
     from rlm_worker.sessions import Worker
 
-    with trio.open_signal_receiver(*_ENDING) as signals:
+    with trio.open_signal_receiver(*_ENDING) as signals, one_error():
         async with (
             open_reaper() as reaper,
             open_kernel_host(reaper, env=env) as kernel_host,
