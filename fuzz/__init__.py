@@ -1,0 +1,1 @@
+"""Fuzz targets of the protocol core, and what runs and checks them. Nothing here imports Trio; see README.md."""
