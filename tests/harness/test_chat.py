@@ -210,6 +210,7 @@ async def test_cancelling_a_reply_closes_its_connection(model_server, script, ev
         await events.wait_for(TextDelta)
         nursery.cancel_scope.cancel()
     await model_server.client_left.wait()
+    assert events.of(Retrying) == []
 
 
 @pytest.mark.parametrize(

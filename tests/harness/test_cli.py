@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 from functools import partial
@@ -110,6 +111,27 @@ async def test_a_task_is_done_in_the_directory_and_shown(model_server, script, c
     assert "\x1b" not in shown
     assert done.stderr == b""
     assert nothing_left(command) == []
+
+
+@pytest.mark.parametrize("setting", ["", "1"])
+async def test_a_terminal_gets_colours_unless_they_are_not_wanted(model_server, script, command, setting):
+    model_server.answers = [script.says("Hello.")]
+    ours, theirs = pty.openpty()
+    async with trio.open_nursery() as nursery:
+        environment = command.environment(NO_COLOR=setting)
+        nursery.start_soon(partial(trio.run_process, command.arguments(), env=environment, stdout=theirs))
+        shown = await trio.to_thread.run_sync(read_until, ours, b"ledger: ")
+    os.close(theirs)
+    os.close(ours)
+    assert b"Hello." in shown
+    assert (b"\x1b[1m" in shown) is (setting == "")
+
+
+def read_until(descriptor, end):
+    seen = b""
+    while end not in seen:
+        seen += os.read(descriptor, 65536)
+    return seen
 
 
 async def test_json_gives_one_event_a_line_and_the_ledger_is_where_it_says(model_server, script, command, start):

@@ -147,5 +147,6 @@ async def test_a_reader_that_does_not_read_can_be_left():
             nursery.start_soon(write_to(writing), "x" * 1_000_000)
             await trio.lowlevel.wait_readable(reading)
             nursery.cancel_scope.cancel()
+    assert nursery.cancel_scope.cancelled_caught
     os.close(reading)
     os.close(writing)
