@@ -98,7 +98,7 @@ class IncomingCall(Generic[Sent, Received]):
     # ------------------------------------------------------------- for the peer
 
     def receive_item(self, item: ItemReceived) -> None:
-        what = f"item of {self._registration.request.method}"
+        what = f"item of {self._registration.method}"
         try:
             value = self.peer.decode(item.value, self._registration.types.from_caller, what)
         except CallError as error:
@@ -134,10 +134,10 @@ class IncomingCall(Generic[Sent, Received]):
                 answer(self.peer, self.id, self._registration, result)
         if self._whole.cancelled_caught:
             code: Code = "deadline_exceeded" if self.cancel_reason is None else "cancelled"
-            self.peer.fail(self.id, CallError(code, f"{self._registration.request.method} was stopped"))
+            self.peer.fail(self.id, CallError(code, f"{self._registration.method} was stopped"))
 
     def _answer_error(self, error: Exception) -> None:
-        self.peer.fail(self.id, to_call_error(error, self._registration.request.method))
+        self.peer.fail(self.id, to_call_error(error, self._registration.method))
 
     def _queue(self) -> ItemQueue[Received]:
         if self._items is None:
@@ -154,7 +154,7 @@ def answer(peer: Peer, call_id: int, registration: Registration, result: Any) ->
         peer.reply(call_id, result)
     except CallError as error:
         code = error.code if error.code == "resource_exhausted" else "internal"
-        message = f"the result of {registration.request.method} cannot be sent: {error.message}"
+        message = f"the result of {registration.method} cannot be sent: {error.message}"
         peer.fail(call_id, CallError(code, message, data=error.data))
 
 

@@ -22,14 +22,14 @@ from rlm_wire.broker.keepalive import keep_alive
 from rlm_wire.broker.link import Link
 from rlm_wire.broker.scopes import current_scope
 from rlm_wire.broker.services import Registration, Service
-from rlm_wire.broker.writer import Writer
+from rlm_wire.broker.writer import ENOUGH, Writer
 from rlm_wire.errors import CallError, SessionLost, TransportError, WireError
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
 from rlm_wire.frames.limits import Limits
 from rlm_wire.frames.schema import NO_ITEMS, Cancel, Close, Fail, Pong, Reply
 from rlm_wire.frames.schema import Call as CallFrame
-from rlm_wire.methods.base import Request, StreamRequest, request_types
+from rlm_wire.methods.base import Request, RequestTypes, StreamRequest, request_types
 
 Result = TypeVar("Result")
 Received = TypeVar("Received")
@@ -97,17 +97,26 @@ class Peer:
         peer, and this waits, shielded and bounded by STOP_GRACE, until it has stopped.
         """
         flags = NO_ITEMS if isinstance(request, StreamRequest) else 0
-        call: Call[Result, Never, Never] = self._start(request, timeout, flags)
+        return await self._finish(self._start(request, timeout, flags), timeout)
+
+    async def _finish(self, call: Call[Result, Never, Never], timeout: float | None) -> Result:
         try:
             if timeout is None:
                 return await call.result()
             with trio.move_on_after(timeout + DEADLINE_GRACE):
                 return await call.result()
-            raise CallError("deadline_exceeded", f"no answer to {request.method} within {timeout} s")
+            raise CallError("deadline_exceeded", f"no answer to {call.method} within {timeout} s")
         finally:
             if not call.ended:
                 await call.wait_stopped("cancelled by the caller")
                 self._calls.pop(call.id, None)
+
+    async def call_encoded(self, method: str, params: Any, *, scope: str | None) -> msgspec.Raw:
+        """Make a call whose params are encoded already, and return its result encoded; else as `call`. For relays."""
+        call: Call[msgspec.Raw, Never, Never] = self._begin(
+            method, params, RequestTypes(msgspec.Raw), scope=scope, deadline=None, flags=NO_ITEMS
+        )
+        return await self._finish(call, None)
 
     @asynccontextmanager
     async def open(
@@ -241,7 +250,7 @@ class Peer:
         except (TransportError, trio.ClosedResourceError) as broken:
             self.lose(broken if isinstance(broken, TransportError) else TransportError("the stream is closed"))
 
-    async def run(self) -> None:
+    async def run(self, keepalive: bool) -> None:
         """All tasks of the session, until `stop`.
 
         Shielded: when the session's user is cancelled, its calls still wait for the peer's word on them, and the
@@ -252,7 +261,8 @@ class Peer:
                 nursery.start_soon(self.write)
                 await self.ready.wait()
                 nursery.start_soon(self.read)
-                nursery.start_soon(keep_alive, self)
+                if keepalive:
+                    nursery.start_soon(keep_alive, self)
                 await self._run_handlers()
 
     def stop(self) -> None:
@@ -310,7 +320,7 @@ class Peer:
         try:
             result = registration.function(*arguments)
         except Exception as error:  # noqa: BLE001 - the boundary: whatever a handler raises becomes an answer
-            self.fail(call_id, to_call_error(error, registration.request.method))
+            self.fail(call_id, to_call_error(error, registration.method))
         else:
             answer(self, call_id, registration, result)
 
@@ -355,11 +365,17 @@ class Peer:
     # ------------------------------------------------------------------ details
 
     def _start(self, request: Request[Any], timeout: float | None, flags: int) -> Call[Any, Any, Any]:
-        self._check_open()
         cls = type(request)
-        types = request_types(cls)
-        call_id = self._connection.call(cls.method, request, scope=current_scope.get(), deadline=timeout, flags=flags)
-        call = self._calls[call_id] = Call(self, call_id, cls.method, types)
+        return self._begin(
+            cls.method, request, request_types(cls), scope=current_scope.get(), deadline=timeout, flags=flags
+        )
+
+    def _begin(
+        self, method: str, params: Any, types: RequestTypes, *, scope: str | None, deadline: float | None, flags: int
+    ) -> Call[Any, Any, Any]:
+        self._check_open()
+        call_id = self._connection.call(method, params, scope=scope, deadline=deadline, flags=flags)
+        call = self._calls[call_id] = Call(self, call_id, method, types)
         self._flush()
         return call
 
@@ -377,9 +393,10 @@ class Peer:
             raise SessionLost(str(self._error), fate="not_sent")
 
     def _flush(self) -> None:
-        if self._in_batch:
-            return  # the reader flushes once, at the end
-        if self._many_at_once:
+        enough = self._connection.queued_frames >= ENOUGH
+        if self._in_batch and not enough:
+            return  # the reader flushes at the end
+        if self._many_at_once and not enough:
             self._writer.wake()  # others are about to send too: let their frames leave together
         else:
             self._writer.flush()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Handler = TypeVar("Handler", bound=Callable[..., Any])
+Rest = Callable[[str, msgspec.Raw, Any], Awaitable[msgspec.Raw]]
 Lifespan = Callable[["Peer"], AbstractAsyncContextManager[Any]]
 
 
 class Registration(msgspec.Struct, frozen=True):
     """One handler and what is known of it: called with the request, and with the IncomingCall if it takes two."""
 
-    request: type[Request[Any]]
+    method: str
+    request: Any
     types: RequestTypes
     function: Callable[..., Any]
     takes_call: bool
@@ -45,6 +48,7 @@ class Service:
     def __init__(self, lifespan: Lifespan | None = None) -> None:
         self.lifespan: Lifespan = lifespan or _no_lifespan
         self._handlers: dict[str, Registration] = {}
+        self._rest: Rest | None = None
 
     def handle(self, request: type[Request[Result]], *, stoppable: bool = False) -> Callable[[Handler], Handler]:
         """Decorator: the function answers `request`. It takes the request and, if it likes, the IncomingCall.
@@ -66,14 +70,27 @@ class Service:
             if stoppable and not is_async:
                 raise TypeError(f"the handler of {request.method} must be async to be stoppable")
             self._handlers[request.method] = Registration(
-                request, types, function, parameters == 2, is_async, stoppable
+                request.method, request, types, function, parameters == 2, is_async, stoppable
             )
             return function
 
         return register
 
+    def handle_rest(self, function: Rest) -> Rest:
+        """Decorator: the async function answers every method without a handler of its own; see `relay` for its use.
+
+        It takes the method's name, the params and the IncomingCall, and returns the result; params and result are
+        msgspec.Raw, in the codec of the call's peer.
+        """
+        self._rest = function
+        return function
+
     def find(self, method: str) -> Registration | None:
-        return self._handlers.get(method)
+        registration = self._handlers.get(method)
+        if registration is None and self._rest is not None:
+            answer = functools.partial(self._rest, method)
+            registration = Registration(method, msgspec.Raw, RequestTypes(msgspec.Raw), answer, True, True, False)
+        return registration
 
     @property
     def requests(self) -> list[type[Request[Any]]]:

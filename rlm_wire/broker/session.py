@@ -15,15 +15,18 @@ from rlm_wire.frames.connection import Connection
 
 
 @asynccontextmanager
-async def open_peer(connection: Connection, link: Link, service: Service, info: PeerInfo) -> AsyncIterator[Peer]:
+async def open_peer(
+    connection: Connection, link: Link, service: Service, info: PeerInfo, *, keepalive: bool = True
+) -> AsyncIterator[Peer]:
     """Run a session over `link` while the body runs. Leaving ends every handler, then says Goodbye.
 
+    Without `keepalive` a silent peer is not taken for dead: for one whose death shows in other ways.
     The body is not cancelled when the session is lost: its calls fail. Whatever the body raises is raised as it is.
     """
     peer = Peer(connection, link, service, info)
     with one_error():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.run)
+            nursery.start_soon(peer.run, keepalive)
             try:
                 async with service.lifespan(peer) as peer.state:
                     peer.ready.set()

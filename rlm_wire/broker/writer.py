@@ -22,6 +22,9 @@ BURST: Final = 512 * 1024
 ROOM: Final = 512 * 1024
 """Bytes of items that may queue before their senders wait: enough to keep the link busy, little to hold back others."""
 
+ENOUGH: Final = 32
+"""Small frames that are worth a send although more are about to come: the peer then works on them meanwhile."""
+
 _JOIN_LIMIT: Final = 64 * 1024
 
 
@@ -34,13 +37,14 @@ class Writer:
         self._unsent: list[Buffer] = []
         self._sleeper: trio.lowlevel.Task | None = None
         self._awake = False
+        self._sending = False
         self._room = trio.lowlevel.ParkingLot()
         self._error: TransportError | None = None
         self._idle = trio.lowlevel.ParkingLot()
 
     def flush(self) -> None:
         """Send now what the stream takes without waiting; the writer task does the rest."""
-        if self._awake or self._unsent:
+        if self._sending or self._unsent:
             return  # the task is at it and will find what is queued
         pieces = self._connection.data_to_send(BURST)
         if not pieces:
@@ -78,7 +82,9 @@ class Writer:
                 pieces, self._unsent = self._unsent or self._connection.data_to_send(BURST), []
                 if pieces:
                     pieces, size = _join(pieces)
+                    self._sending = True
                     await self._link.send(pieces)
+                    self._sending = False
                     self._make_room()
                     if size >= BURST:
                         await trio.lowlevel.checkpoint()

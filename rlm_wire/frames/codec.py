@@ -55,6 +55,8 @@ class Codec:
 
     def decode_value(self, value: Buffer, type_: Any, what: str) -> Any:
         """Decode params, a result or an item as `type_`. Raises CallError (`invalid_argument`) naming the field."""
+        if type_ is msgspec.Raw:  # to be passed on: a copy, which stays when the receive buffer moves on
+            return msgspec.Raw(bytes(value))
         decode = self._value_decoders.get(type_)
         if decode is None:
             decode = self._value_decoders[type_] = self._new_decoder(type_).decode

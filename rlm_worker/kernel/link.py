@@ -12,11 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-import trio
-
 from rlm_wire.broker.peer import Peer, PeerInfo
 from rlm_wire.broker.services import Service
-from rlm_wire.errors import SessionLost
+from rlm_wire.broker.session import open_peer
 from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.limits import PROTOCOL_VERSION, Limits
@@ -29,22 +27,15 @@ CODEC: Final = "msgpack"
 async def open_link(sock: socket.socket, service: Service, *, worker: bool) -> AsyncIterator[Peer]:
     """The other end of `sock`, which is closed on leaving. `worker` says which end this is.
 
-    Leaving ends the session at once; `Peer.say_goodbye` before that ends it in good order. Cancellation: as leaving.
+    Leaving ends the session with a Goodbye. Cancellation: as leaving.
     """
     sock.setblocking(False)
     stream = SocketStream(sock, "kernel", private=True)
     limits = Limits()
     connection = Connection(client=worker, codec=codec_named(CODEC), ours=limits, theirs=limits)
-    peer = Peer(connection, stream, service, PeerInfo("kernel", PROTOCOL_VERSION, CODEC, [], limits, session=""))
+    info = PeerInfo("kernel", PROTOCOL_VERSION, CODEC, [], limits, session="")
     try:
-        async with trio.open_nursery() as tasks:
-            tasks.start_soon(peer.write)
-            await tasks.start(peer.run_handlers)
-            tasks.start_soon(peer.read)
-            try:
-                yield peer
-            finally:
-                peer.lose(SessionLost("the kernel's session has ended"))
-                tasks.cancel_scope.cancel()
+        async with open_peer(connection, stream, service, info, keepalive=False) as peer:
+            yield peer
     finally:
         stream.close()
