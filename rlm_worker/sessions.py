@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -182,6 +180,8 @@ class Session:
     def fallback_directory(self) -> str:
         """Where commands run when the agent's own directory is gone: an empty one, in which they can do no harm."""
         if self._fallback is None or not Path(self._fallback).is_dir():
+            import tempfile  # rarely needed, and slow to import
+
             try:
                 self._fallback = tempfile.mkdtemp(prefix="fallback-", dir=self.env.get("TMPDIR"))
             except OSError:  # a full or read-only disk
@@ -192,6 +192,8 @@ class Session:
         """End what the session still has: its calls have ended already."""
         self._leaving.set()
         if self._fallback is not None:
+            import shutil
+
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(shutil.rmtree, self._fallback, True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -24,6 +23,7 @@ from rlm_worker.processes import (
     output_pipe,
 )
 from rlm_worker.processes.capture import Sink
+from rlm_worker.processes.descriptors import OutputPipe
 
 Stoppable = Callable[[], AbstractContextManager[trio.CancelScope]]
 
@@ -61,22 +61,14 @@ async def run_bash(
     start = trio.current_time()
     notices: list[str] = []
     with output_pipe() as pipe:
-        with memory_file("command", command.encode("utf-8", "surrogateescape")) as script:
-
-            async def spawn(directory: str) -> Process:
-                argv = [_find_bash(env.get("PATH"))]
-                variables = {**env, "PWD": directory}  # so that a path through a symbolic link is kept as it is
-                fds = {1: pipe.write, 2: pipe.write}
-                return await reaper.spawn(argv, cwd=directory, env=variables, fds=fds, output=pipe.read, script=script)
-
-            try:
-                process = await spawn(cwd)
-            except DirectoryError as error:
-                if fallback_directory is None:
-                    raise
-                directory = fallback_directory()
-                notices.append(f"{error.message}. The command ran in {directory} instead.")
-                process = await spawn(directory)
+        try:
+            process = await _start(reaper, command, cwd, env, pipe)
+        except DirectoryError as error:
+            if fallback_directory is None:
+                raise
+            cwd = fallback_directory()
+            notices.append(f"{error.message}. The command ran in {cwd} instead.")
+            process = await _start(reaper, command, cwd, env, pipe)
         pipe.close_write()
         try:
             async with open_capture(on_output) as capture:
@@ -99,6 +91,18 @@ async def run_bash(
     )
 
 
+async def _start(reaper: Reaper, command: str, cwd: str, env: Mapping[str, str], pipe: OutputPipe) -> Process:
+    with memory_file("command", command.encode("utf-8", "surrogateescape")) as script:
+        return await reaper.spawn(
+            [_find_bash(env.get("PATH"))],
+            cwd=cwd,
+            env={**env, "PWD": cwd},  # so that a path through a symbolic link is kept as it is
+            fds={1: pipe.write, 2: pipe.write},
+            output=pipe.read,
+            script=script,
+        )
+
+
 async def _finish(
     process: Process, capture: Capture, output: int, timeout: float | None, stoppable: Stoppable
 ) -> tuple[bool, bool]:
@@ -119,4 +123,6 @@ async def _finish(
 
 @lru_cache(maxsize=16)
 def _find_bash(path: str | None) -> str:
+    import shutil  # slow to import, and the worker should listen soon
+
     return shutil.which("bash", path=path) or "/bin/bash"

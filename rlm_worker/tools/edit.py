@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -156,7 +155,7 @@ def _new_file(directory: int) -> Iterator[tuple[int, Callable[[str], None]]]:
 
     Without a name until then where the file system can do that, so that not even SIGKILL leaves a temporary file.
     """
-    name = f".{secrets.token_hex(8)}.edit"
+    name = f".{os.urandom(8).hex()}.edit"
     named = False
     try:
         descriptor = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)

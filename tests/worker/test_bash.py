@@ -189,6 +189,12 @@ async def test_b67_a_directory_that_was_removed_is_replaced_and_told(bash: RunBa
     assert refused.value.code == "not_found"
 
 
+async def test_b68_a_command_needs_no_disk(bash: RunBash, tmp_path: Path) -> None:
+    env = workspace_environment(os.environ) | {"TMPDIR": str(tmp_path / "missing"), "HOME": "/missing"}
+    result = await bash("echo hi", cwd="/proc", env=env)
+    assert (result.exit_code, result.output.text, result.notices) == (0, "hi\n", [])
+
+
 @pytest.mark.parametrize("size", [100_000, 131_071, 131_072, 200_000, 5_000_000])
 async def test_b69_the_size_of_a_script_does_not_matter(bash: RunBash, tmp_path: Path, size: int) -> None:
     result = await bash(f"cat <<'EOF' > written\n{'x' * size}\nEOF\nexit 4")

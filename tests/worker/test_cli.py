@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import trio
+import trustme
 
 import rlm_wire
 from rlm_wire.methods.kernels import Execute
 from rlm_wire.methods.sessions import OpenAgent, OpenWorkspace
 from rlm_wire.methods.tools import Bash
+from rlm_wire.transports.certificates import verifying_client_context
 from rlm_worker.processes import process_table
 
 TOKEN = "correct horse battery staple"
@@ -84,6 +86,22 @@ async def test_tls_with_a_certificate_made_on_the_spot_and_a_token_from_a_descri
     os.close(read)
     assert url.startswith("tls://127.0.0.1:")
     await says_hi(url)
+
+
+async def test_tls_for_clients_with_a_certificate_of_one_authority_only(
+    start: Start, token_file: Path, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    for name in ("server", "client"):
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / f"{name}.pem"))
+    files = ("--certificate", "server.pem", "--client-ca", "ca.pem", "--token-file", str(token_file))
+    _, url = start("--tls", "127.0.0.1:0", *files)
+    with pytest.raises(rlm_wire.WireError):
+        await says_hi(url)
+    context = verifying_client_context(authority=tmp_path / "ca.pem", certificate=tmp_path / "client.pem")
+    async with rlm_wire.connect(url, token=TOKEN, ssl_context=context) as peer:
+        assert await peer.call(OpenWorkspace())
 
 
 async def test_a_unix_socket_needs_no_token(start: Start, tmp_path: Path) -> None:
