@@ -15,9 +15,6 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # type checkers know the name and take it for true; importing `typing` costs 15 ms
 if TYPE_CHECKING:
-    from rlm_wire import asyncio as asyncio
-    from rlm_wire import blocking as blocking
-    from rlm_wire import testing as testing
     from rlm_wire.broker.calls import Call
     from rlm_wire.broker.incoming import IncomingCall
     from rlm_wire.broker.peer import Peer, PeerInfo
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     )
     from rlm_wire.frames.limits import Limits
     from rlm_wire.methods.base import Request, StreamRequest
+    from rlm_wire.trace import Trace
 
 __all__ = [
     "AuthenticationError",
@@ -58,6 +56,7 @@ __all__ = [
     "Service",
     "SessionLost",
     "StreamRequest",
+    "Trace",
     "TransportError",
     "WireError",
     "connect",
@@ -76,6 +75,7 @@ _HOME = {
     "Server": "endpoints",
     "Service": "broker.services",
     "StreamRequest": "methods.base",
+    "Trace": "trace",
     "connect": "endpoints",
     "current_scope": "broker.scopes",
     "serve": "endpoints",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rlm_wire.broker.services import Service
     from rlm_wire.frames.limits import Limits
     from rlm_wire.methods.base import Request, StreamRequest
+    from rlm_wire.trace import Trace
 
 __all__ = ["Call", "Peer", "connect"]
 
@@ -51,13 +52,16 @@ async def connect(
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits | None = None,
     codec: str | None = None,
+    trace: Trace | None = None,
 ) -> AsyncIterator[Peer]:
     """Open a session with the server at `url`, in a Trio thread that ends with the block.
 
     Arguments and errors as for `rlm_wire.connect`. Calls that other tasks have open when the block is left fail with
     SessionLost. Cancellation: closes the stream, and waits for that.
     """
-    thread = TrioThread(endpoints.connect(url, service, token, ssl_context=ssl_context, limits=limits, codec=codec))
+    thread = TrioThread(
+        endpoints.connect(url, service, token, ssl_context=ssl_context, limits=limits, codec=codec, trace=trace)
+    )
     thread.start()
     try:
         yield Peer(thread, await _wait(thread.entered, thread.leave))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rlm_wire.broker.services import Service
     from rlm_wire.frames.limits import Limits
     from rlm_wire.methods.base import Request, StreamRequest
+    from rlm_wire.trace import Trace
 
 __all__ = ["Call", "Peer", "connect"]
 
@@ -50,13 +51,16 @@ def connect(
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits | None = None,
     codec: str | None = None,
+    trace: Trace | None = None,
 ) -> Iterator[Peer]:
     """Open a session with the server at `url`, in a Trio thread that ends with the block.
 
     Arguments and errors as for `rlm_wire.connect`. Calls that other threads have open when the block is left fail with
     SessionLost.
     """
-    thread = TrioThread(endpoints.connect(url, service, token, ssl_context=ssl_context, limits=limits, codec=codec))
+    thread = TrioThread(
+        endpoints.connect(url, service, token, ssl_context=ssl_context, limits=limits, codec=codec, trace=trace)
+    )
     try:
         thread.start()
         yield Peer(thread, _wait(thread.entered, lambda: None, thread.leave))

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,6 +28,8 @@ from rlm_wire.transports import ByteStream, Listener, transport_for
 if TYPE_CHECKING:
     import ssl
 
+    from rlm_wire.trace import Trace
+
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT: Final = 5.0
@@ -44,6 +46,9 @@ REFUSAL_DELAY: Final = 0.5
 
 SOFTWARE: Final = f"rlm-wire/{__version__} python/{platform.python_version()}"
 
+Watch = Callable[[ByteStream], ByteStream]
+"""Puts a trace around a stream, or does nothing."""
+
 
 @asynccontextmanager
 async def connect(
@@ -54,20 +59,22 @@ async def connect(
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits | None = None,
     codec: str | None = None,
+    trace: Trace | None = None,
 ) -> AsyncIterator[Peer]:
     """Open a session with the server at `url` and close it on leaving.
 
     `url`: `stdio:COMMAND`, `tcp://HOST:PORT`, `tls://HOST:PORT`, `unix:PATH`, `memory:NAME`, or one of an installed
     transport. `service` answers the calls that the server makes. `token` is the shared secret, needed where the stream
     is not private by construction; without `ssl_context`, `tls:` trusts whoever proves to know the token. `codec`:
-    `msgpack` or `json`, if only one will do.
+    `msgpack` or `json`, if only one will do. `trace` records every frame.
 
     Raises TransportError (not reached), LaunchError (a command ended first), HandshakeError (no agreement within
     HANDSHAKE_TIMEOUT), AuthenticationError. Cancellation: closes the stream.
     """
     transport, address = transport_for(url)
     ours = _Ours(service or Service(), token, limits or Limits(), [codec_named(codec).name] if codec else CODEC_NAMES)
-    async with transport.connect(address, ssl_context=ssl_context) as stream:
+    async with _traced(trace) as watch, transport.connect(address, ssl_context=ssl_context) as plain_stream:
+        stream = watch(plain_stream)
         timeout = LAUNCH_TIMEOUT if stream.skips_banner else HANDSHAKE_TIMEOUT
         agreed = await _agree(
             stream, lambda: ClientHandshake(ours.side(stream), skip_banner=stream.skips_banner), timeout
@@ -84,18 +91,24 @@ async def serve(
     *,
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits | None = None,
+    trace: Trace | None = None,
 ) -> AsyncIterator[Server]:
     """Answer calls at `url` while the body runs; leaving ends every session with a Goodbye.
 
     `url` as for `connect`; `stdio:` alone serves this process's own stdin and stdout. `tcp:` and `tls:` need a `token`.
+    `trace` records every frame of every connection.
     Raises TransportError if the address cannot be had, AuthenticationError if a token is needed and missing.
     """
     transport, address = transport_for(url)
     if not token and url.partition(":")[0].lower() in ("tcp", "tls"):
         raise AuthenticationError(f"{url} can be reached by strangers: serving it needs a token")
     with one_error():
-        async with transport.listen(address, ssl_context=ssl_context) as listener, trio.open_nursery() as nursery:
-            server = Server(listener, _Ours(service, token, limits or Limits()))
+        async with (
+            _traced(trace) as watch,
+            transport.listen(address, ssl_context=ssl_context) as listener,
+            trio.open_nursery() as nursery,
+        ):
+            server = Server(listener, _Ours(service, token, limits or Limits()), watch)
             nursery.start_soon(server.accept)
             yield server
             nursery.cancel_scope.cancel("the server is closing")
@@ -104,8 +117,9 @@ async def serve(
 class Server:
     """A service being served. `urls` are its real addresses, ports included."""
 
-    def __init__(self, listener: Listener, ours: _Ours) -> None:
+    def __init__(self, listener: Listener, ours: _Ours, watch: Watch) -> None:
         self.urls = list(listener.urls)
+        self._watch = watch
         self._listener = listener
         self._ours = ours
         self._strangers: dict[ByteStream, trio.CancelScope] = {}
@@ -121,7 +135,7 @@ class Server:
             async with trio.open_nursery() as nursery:
                 while True:
                     try:
-                        stream = await self._listener.accept()
+                        stream = self._watch(await self._listener.accept())
                     except trio.EndOfChannel:
                         break
                     if len(self._strangers) >= STRANGERS_LIMIT:
@@ -156,6 +170,14 @@ class Server:
         finally:
             self._strangers.pop(stream, None)
         return None
+
+
+def _traced(trace: Trace | None) -> AbstractAsyncContextManager[Watch]:
+    if trace is None:
+        return nullcontext(lambda stream: stream)
+    from rlm_wire.trace import traced  # here: its decoders are built on import, and few programs trace
+
+    return traced(trace)
 
 
 class _Ours(msgspec.Struct, frozen=True):
