@@ -184,6 +184,11 @@ class Connection:
         """Bytes of numbered frames that wait to be sent."""
         return self._outbox.size
 
+    @property
+    def queued_frames(self) -> int:
+        """Number of small frames that wait to be sent."""
+        return self._outbox.frames
+
     def data_to_send(self, limit: int) -> list[Buffer]:
         """Pieces to write next, in order, about `limit` bytes; empty if there is nothing that may be sent now."""
         return self._outbox.take(limit)
