@@ -48,6 +48,8 @@ def test_a_timeout_interrupts_the_cell_and_keeps_the_namespace(agent, code, erro
     if not code.startswith("%%"):
         assert result.output.text == "started\n"
     assert agent.ok("kept").result == "'kept'"
+    pid = int(agent.ok("import os; os.getpid()").result)
+    assert [row for row in process_table.table().values() if row.parent == pid and row.alive] == []
 
 
 STUBBORN = {
@@ -89,7 +91,7 @@ def cancelled(workshop, cell: Cell, ready: Path) -> None:
     async def run() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cell.run)
-            await trio.to_thread.run_sync(ready.read_bytes)
+            await trio.to_thread.run_sync(ready.read_bytes, abandon_on_cancel=True)
             nursery.cancel_scope.cancel()
 
     workshop.run(run)
@@ -117,7 +119,7 @@ def test_a_cell_cancelled_while_it_waits_for_its_turn_is_not_run(agent, workshop
     async def run() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(first.run)
-            await trio.to_thread.run_sync(ready.read_bytes)
+            await trio.to_thread.run_sync(ready.read_bytes, abandon_on_cancel=True)
             with trio.CancelScope() as scope:
                 scope.cancel()
                 await second.run()
@@ -203,14 +205,15 @@ def test_after_three_recoveries_without_a_completed_cell_there_are_no_more_kerne
 
 
 def test_closing_an_idle_kernel_flushes_files_and_runs_exit_functions(agent, tmp_path):
-    written, said, gone = tmp_path / "written", tmp_path / "said", tmp_path / "gone"
+    written, kept, said = tmp_path / "written", tmp_path / "kept", tmp_path / "said"
     agent.ok(
         f"file = open({str(written)!r}, 'w'); file.write('buffered')\n"
         f"import atexit, pathlib\natexit.register(pathlib.Path({str(said)!r}).write_text, 'bye')\n"
-        f"class Gone:\n    def __del__(self): pathlib.Path({str(gone)!r}).touch()\n"
+        f"pathlib.file = open({str(kept)!r}, 'w'); pathlib.file.write('in a module')\n"
     )
     agent.close()
     assert written.read_text() == "buffered"
+    assert kept.read_text() == "in a module"
     assert said.read_text() == "bye"
 
 
@@ -223,7 +226,7 @@ def test_closing_a_busy_kernel_kills_it_and_what_it_runs(agent, workshop, tmp_pa
     async def run() -> int:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cell.run)
-            pid = int(await trio.to_thread.run_sync(ready.read_text))
+            pid = int(await trio.to_thread.run_sync(ready.read_text, abandon_on_cancel=True))
             nursery.start_soon(waiting.run)
             await trio.testing.wait_all_tasks_blocked()
             await workshop.kernels.close(agent.name)

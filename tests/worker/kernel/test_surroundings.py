@@ -29,6 +29,14 @@ def test_a_kernel_holds_only_its_own_descriptors_and_none_below_300_but_the_stan
     assert agent.ok("!ls /proc/self/fd | wc -w").output.text.strip() == "4"  # 0, 1, 2, and the listing's own
 
 
+def test_a_forked_child_does_not_hold_the_wire(agent):
+    count = "len([n for n in os.listdir('/proc/self/fd') if int(n) >= 300 and {link}.startswith('socket')])"
+    count = count.format(link="os.path.realpath('/proc/self/fd/' + n).rpartition('/')[2]")
+    agent.ok(f"import os\npid = os.fork()\nif pid == 0: os._exit({count})")
+    assert agent.ok("os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])").result == "0"
+    assert agent.ok(count).result == "1"
+
+
 def test_a_kernel_leads_its_own_session_without_a_terminal(agent):
     assert agent.ok("import os\nos.getsid(0) == os.getpid() == os.getpgid(0)").result == "True"
 
