@@ -53,7 +53,7 @@ async def test_b01_a_background_job_that_holds_the_output_does_not_delay_the_res
 async def test_b01_a_job_that_goes_on_writing_is_neither_blocked_nor_killed(
     bash: RunBash, tmp_path: Path, wait_for_end: Callable[[int], bool]
 ) -> None:
-    result = await bash("(while [ ! -e go ]; do echo noise; done; head -c 1000000 /dev/zero; echo ok > done) &")
+    result = await bash("(while [ ! -e go ]; do echo noise; done; head -c 1000000 /dev/zero && echo ok > done) &")
     (tmp_path / "go").touch()
     for pid in pids(result):
         assert await trio.to_thread.run_sync(wait_for_end, pid)
@@ -290,6 +290,15 @@ async def test_output_written_just_before_the_end_is_never_lost(bash: RunBash) -
         result = await bash("head -c 65536 /dev/zero; printf end")
         assert result.output.bytes == 65_539
         assert result.output.head.endswith(b"end")
+
+
+async def test_output_that_waits_in_the_pipe_for_a_slow_receiver_is_not_lost_at_the_end(bash: RunBash) -> None:
+    async def never(chunk: OutputChunk) -> None:
+        await trio.sleep_forever()
+
+    result = await bash("head -c 1100000 /dev/zero; printf end", on_output=never)
+    assert result.output.bytes == 1_100_003
+    assert result.output.tail.endswith(b"end")
 
 
 async def test_live_output_comes_while_the_command_runs(bash: RunBash, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ TREES = {
     "a background job": "sleep 1000 & wait",
     "nohup": "nohup sleep 1000 >/dev/null 2>&1 & wait",
     "a session of its own that is waited for": "setsid --wait sleep 1000",
-    "a subshell whose parent has ended": "(sleep 1000 & ) ; sleep 1000",
+    "a subshell whose parent has ended": "(sleep 1000 & ); echo; sleep 1000",
     "no environment": "env -i sleep 1000 & env -i setsid --wait sleep 1000",
     "one that ignores SIGTERM": "trap '' TERM; sleep 1000; sleep 1000",
     "a stopped process": "sleep 1000 & kill -STOP $!; wait",
@@ -166,7 +166,7 @@ TREES = {
 async def test_b04_a_tree_is_gone_when_kill_tree_returns(
     reaper: Reaper, environment: dict[str, str], script: str
 ) -> None:
-    process = await start(reaper, f"echo; {script}", environment)
+    process = await start(reaper, script if "echo" in script else f"echo; {script}", environment)
     before = descendants(process.pid)
     left = await process.kill_tree(grace=0.2)
     process.release()
@@ -285,7 +285,7 @@ def test_when_the_worker_is_killed_its_commands_end_and_background_jobs_go_on_wr
 ) -> None:
     go, done = tmp_path / "go", tmp_path / "done"
     os.mkfifo(go)
-    job = f"(read < {go}; head -c 1000000 /dev/zero; echo ok > {done}) &"
+    job = f"(read < {go}; head -c 1000000 /dev/zero && echo ok > {done}) &"
     worker = subprocess.Popen([sys.executable, "-c", WORKER, job], stdout=subprocess.PIPE, text=True)
     with worker:
         assert worker.stdout is not None
