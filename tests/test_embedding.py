@@ -1,0 +1,107 @@
+"""docs/embedding.md does what it says: its blocks are files, run as they stand, and print what it shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PAGE = Path(__file__).parent.parent / "docs" / "embedding.md"
+
+
+class Block(NamedTuple):
+    name: str
+    text: str
+    prints: str | None
+
+
+def _blocks() -> dict[str, Block]:
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = {}
+    for (language, text), (next_language, next_text) in zip(found, [*found[1:], ("", "")], strict=True):
+        if language != "text":
+            name = text.partition("\n")[0].removeprefix("# ")
+            blocks[name] = Block(name, text, next_text if next_language == "text" else None)
+    return blocks
+
+
+BLOCKS = _blocks()
+CLIENTS = [name for name, block in BLOCKS.items() if name.startswith("client")]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The page's files, and beside them what installing them would have made of the entry point."""
+    for block in BLOCKS.values():
+        (tmp_path / block.name).write_text(block.text)
+    installed = tmp_path / "abstract_sockets-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: abstract-sockets\nVersion: 1.0\n")
+    groups = tomllib.loads(BLOCKS["pyproject.toml"].text)["project"]["entry-points"]
+    lines = [
+        line for group, names in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
+    ]
+    (installed / "entry_points.txt").write_text("\n".join(lines))
+    return tmp_path
+
+
+def _start(program: Path, name: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", name, *arguments],
+        cwd=program,
+        env={**os.environ, "CALCULATOR_TOKEN": "not in the page", "PYTHONPATH": str(PAGE.parent.parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def url(program: Path) -> Iterator[str]:
+    with _start(program, "server.py") as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
+def _prints(program: Path, name: str, *arguments: str) -> str:
+    with _start(program, name, *arguments) as client:
+        out, err = client.communicate(timeout=120)
+    assert (client.returncode, err) == (0, "")
+    return out
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_prints_what_the_page_shows(name: str, program: Path, url: str) -> None:
+    assert _prints(program, name, url) == BLOCKS[name].prints
+    if name == "client_trace.py":
+        records = [json.loads(line) for line in (program / "frames.jsonl").read_text().splitlines()]
+        documented = set(re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE))
+        fields = {field for row in documented for field in re.findall(r"`(\w+)`", row)}
+        assert {field for record in records for field in record} <= fields
+
+
+def test_the_transport_keeps_its_promises_and_is_found_by_its_scheme(program: Path) -> None:
+    assert _prints(program, "check_abstract_sockets.py") == BLOCKS["check_abstract_sockets.py"].prints
+
+
+def test_every_file_of_the_page_is_used() -> None:
+    used = {
+        *CLIENTS,
+        "calculator.py",
+        "server.py",
+        "abstract_sockets.py",
+        "pyproject.toml",
+        "check_abstract_sockets.py",
+    }
+    assert set(BLOCKS) == used
