@@ -10,7 +10,7 @@ import rlm_wire
 
 SMALL = b"x" * 64
 IN_FLIGHT = 64
-LARGE = 15 * 1024 * 1024
+LARGE = b"x" * (15 * 1024 * 1024)
 ITEM = 64 * 1024
 
 

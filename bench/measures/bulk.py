@@ -15,7 +15,7 @@ GROWTH = 48  # MiB
 
 
 def measure(lab: Lab) -> Iterator[Row]:
-    yield from _speed(lab, "15 MiB echo", "large", 4, lambda turn: 2 * LARGE / median(turn.seconds))
+    yield from _speed(lab, "15 MiB echo", "large", 4, lambda turn: 2 * len(LARGE) / median(turn.seconds))
     yield from _speed(lab, "256 MiB stream", "stream", ITEMS, lambda turn: turn.count * ITEM / turn.seconds[0])
     for name, turns in lab.turns("beside", ITEMS, rounds=5).items():
         p99 = median(percentile(turn.seconds, 0.99) for turn in turns) * 1e3

@@ -21,7 +21,7 @@ class Frames:
     def __init__(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = sock
-        self._view = memoryview(bytearray(LARGE + 64 * 1024))
+        self._view = memoryview(bytearray(len(LARGE) + 64 * 1024))
         self._end = 0
 
     def send(self, bodies: list[bytes]) -> None:
@@ -88,7 +88,7 @@ class Client:
         return [perf_counter() - start]
 
     async def large(self, count: int) -> list[float]:
-        return await self.echo(count, bytes(LARGE))
+        return await self.echo(count, LARGE)
 
 
 def drive(name: str) -> None:

@@ -83,7 +83,7 @@ class Client:
         return [perf_counter() - start]
 
     async def large(self, count: int) -> list[float]:
-        return await self.echo(count, bytes(LARGE))
+        return await self.echo(count, LARGE)
 
     async def stream(self, count: int) -> list[float]:
         start = perf_counter()

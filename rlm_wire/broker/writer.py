@@ -85,6 +85,7 @@ class Writer:
                     self._sending = True
                     await self._link.send(pieces)
                     self._sending = False
+                    del pieces  # asleep, this task would keep the last large message
                     self._make_room()
                     if size >= BURST:
                         await trio.lowlevel.checkpoint()
