@@ -81,7 +81,7 @@ async def test_b04_a_cancelled_command_leaves_no_process(bash: RunBash, script: 
         result = await bash(f"echo $$; {script}", on_output=show, stoppable=lambda: stop)
     session = int(result.output.text)
     assert (result.cancelled, result.timed_out, result.exit_code) == (True, False, None)
-    assert [row for row in process_table.table().values() if session in (row.session, row.parent)] == []
+    assert [row for row in process_table.table().values() if row.alive and session in (row.session, row.parent)] == []
 
 
 async def test_cancelling_from_outside_ends_the_command_before_it_is_noticed(bash: RunBash) -> None:
@@ -94,7 +94,7 @@ async def test_cancelling_from_outside_ends_the_command_before_it_is_noticed(bas
 
         await bash("echo $$; sleep 1000 | sleep 1000", on_output=show)
     assert scope.cancelled_caught
-    assert [row for row in process_table.table().values() if row.session == seen[0]] == []
+    assert [row for row in process_table.table().values() if row.alive and row.session == seen[0]] == []
 
 
 async def test_b13_stdin_is_empty_by_every_name(bash: RunBash) -> None:
