@@ -6,10 +6,16 @@ import argparse
 import sys
 
 from bench.lab import open_lab
-from bench.measures import bulk, calls, cancel, imports
+from bench.measures import bulk, calls, cancel, imports, worker
 from bench.report import Row, table, write_results
 
-GROUPS = {"calls": calls.measure, "bulk": bulk.measure, "cancel": cancel.measure, "imports": imports.measure}
+GROUPS = {
+    "calls": calls.measure,
+    "bulk": bulk.measure,
+    "cancel": cancel.measure,
+    "imports": imports.measure,
+    "worker": worker.measure,
+}
 
 
 def main() -> None:

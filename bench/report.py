@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -63,7 +64,8 @@ def write_results(rows: Sequence[Row]) -> Path:
     """bench/results.md: circumstances, table, and what `notes.md` says about it."""
     path = HERE / "results.md"
     versions = ", ".join(f"{name} {_version(name)}" for name in ("trio", "msgspec", "grpcio"))
-    circumstances = f"{date.today()}, Python {platform.python_version()}, {versions}; {_processor()}."
+    machine = f"{_processor()}, load {os.getloadavg()[2]:.1f}"  # of the last 15 minutes: 2 and more is not ours alone
+    circumstances = f"{date.today()}, Python {platform.python_version()}, {versions}; {machine}."
     notes = (HERE / "notes.md").read_text()
     path.write_text(f"# Measured\n\n{circumstances} `make bench` writes this file.\n\n{table(rows)}\n\n{notes}")
     return path
