@@ -44,22 +44,36 @@ def _adopt_orphans() -> None:
 
 
 def _children() -> list[str]:
-    """Living descendants of this process, dead ones reaped."""
+    """Living descendants of this process, dead children reaped."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 break
         except ChildProcessError:
             break
-    found = []
-    for path in Path("/proc/self/task").glob("*/children"):
-        for pid in path.read_text().split():
-            try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            found.append(f"{pid}: {command}")
-    return found
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
+        except OSError:
+            continue  # gone meanwhile
+        if state != "Z":
+            parents[int(path.parent.name)] = int(parent)
+    return [f"{pid}: {_command_line(pid)}" for pid in parents if _descends(pid, parents)]
+
+
+def _descends(pid: int, parents: dict[int, int]) -> bool:
+    while pid := parents.get(pid, 0):
+        if pid == os.getpid():
+            return True
+    return False
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "gone meanwhile"
 
 
 def _sockets() -> set[str]:
