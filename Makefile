@@ -13,12 +13,21 @@ help:
 	@echo 'make fuzz    each fuzz target for a bounded number of inputs; RUNS=1000000 TARGET=connection'
 	@echo 'make bench   speed as ratios to raw baselines'
 
-.venv/.ready: pyproject.toml constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+$(BIN)/python:
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+
+# The demo needs little, and should be quick to see; all else comes with the checks.
+.venv/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[demo]'
 	@touch $@
 
-demo: .venv/.ready
+.venv/.ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[dev]'
+	@touch $@ .venv/.demo
+
+demo: .venv/.demo
 	@$(BIN)/rlm-harness demo
 
 test: check unit
@@ -35,7 +44,7 @@ unit: .venv/.ready
 
 # Some machines have no atheris: it is installed when it is first needed, and by this target only.
 .venv/.fuzz: .venv/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	$(INSTALL) '.[fuzz]'
 	@touch $@
 
 fuzz: .venv/.fuzz
