@@ -172,6 +172,8 @@ class Peer:
         self._flush()
 
     def cancel_call(self, call: Call[Any, Any, Any], reason: str) -> None:
+        if self._connection.ended:
+            return  # the session is closing here, and the call is about to be told
         if self._connection.cancel(call.id, reason):
             self._calls.pop(call.id).end_unsent()
         self._flush()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Never
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -10,6 +14,10 @@ import rlm_wire
 
 
 class Park(rlm_wire.Request[None], tag="ending.park"):
+    pass
+
+
+class Watch(rlm_wire.StreamRequest[None, int, Never], tag="ending.watch"):
     pass
 
 
@@ -27,6 +35,11 @@ def service(parked: trio.Event, reasons: list[str | None]) -> rlm_wire.Service:
             parked.set()
             await trio.sleep_forever()
         reasons.append(call.cancel_reason)
+
+    @service.handle(Watch)
+    async def watch(request: Watch) -> None:
+        parked.set()
+        await trio.sleep_forever()
 
     return service
 
@@ -90,3 +103,26 @@ async def test_a_handler_that_ends_the_program_ends_the_session_at_once(autojump
             with pytest.raises(rlm_wire.SessionLost):
                 await peer.call(Park())
     assert trio.current_time() == began
+
+
+async def test_a_call_that_is_left_while_the_session_says_goodbye_is_left_in_peace(parked: trio.Event) -> None:
+    leaving, left = trio.Event(), trio.Event()
+
+    @asynccontextmanager
+    async def lifespan(peer: rlm_wire.Peer) -> AsyncIterator[None]:
+        yield
+        leaving.set()
+
+    async def hold(peer: rlm_wire.Peer) -> None:
+        async with peer.open(Watch()):
+            await leaving.wait()
+        left.set()
+
+    async with (
+        rlm_wire.serve("memory:ending-left", service(parked, [])),
+        trio.open_nursery() as nursery,
+        rlm_wire.connect("memory:ending-left", rlm_wire.Service(lifespan)) as peer,
+    ):
+        nursery.start_soon(hold, peer)
+        await parked.wait()
+    assert left.is_set()
