@@ -17,7 +17,8 @@ TYPE_CHECKING = False  # type checkers know the name and take it for true; impor
 if TYPE_CHECKING:
     from rlm_wire.broker.calls import Call
     from rlm_wire.broker.incoming import IncomingCall
-    from rlm_wire.broker.peer import Peer, PeerInfo
+    from rlm_wire.broker.info import PeerInfo
+    from rlm_wire.broker.peer import Peer
     from rlm_wire.broker.scopes import Scopes, current_scope
     from rlm_wire.broker.services import Service
     from rlm_wire.endpoints import Server, connect, serve
@@ -69,7 +70,7 @@ _HOME = {
     "IncomingCall": "broker.incoming",
     "Limits": "frames.limits",
     "Peer": "broker.peer",
-    "PeerInfo": "broker.peer",
+    "PeerInfo": "broker.info",
     "Request": "methods.base",
     "Scopes": "broker.scopes",
     "Server": "endpoints",

@@ -14,7 +14,8 @@ import trio
 
 from rlm_wire import __version__
 from rlm_wire.broker.groups import one_error
-from rlm_wire.broker.peer import Peer, PeerInfo
+from rlm_wire.broker.info import PeerInfo
+from rlm_wire.broker.peer import Peer
 from rlm_wire.broker.services import Service
 from rlm_wire.broker.session import open_peer
 from rlm_wire.errors import AuthenticationError, HandshakeError, LaunchError, WireError

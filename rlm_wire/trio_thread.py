@@ -26,7 +26,8 @@ import trio
 
 from rlm_wire.broker.calls import Call
 from rlm_wire.broker.groups import one_error
-from rlm_wire.broker.peer import CLOSED_HERE, Peer, PeerInfo
+from rlm_wire.broker.info import PeerInfo
+from rlm_wire.broker.peer import CLOSED_HERE, Peer
 from rlm_wire.errors import Fate, SessionLost
 
 T = TypeVar("T")

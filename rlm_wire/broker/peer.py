@@ -17,6 +17,7 @@ import trio
 from rlm_wire.broker.calls import DEADLINE_GRACE, Call
 from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.incoming import IncomingCall, answer, to_call_error
+from rlm_wire.broker.info import PeerInfo
 from rlm_wire.broker.items import ItemGate
 from rlm_wire.broker.keepalive import keep_alive
 from rlm_wire.broker.link import Link
@@ -26,7 +27,6 @@ from rlm_wire.broker.writer import ENOUGH, Writer
 from rlm_wire.errors import CallError, SessionLost, TransportError, WireError
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
-from rlm_wire.frames.limits import Limits
 from rlm_wire.frames.schema import NO_ITEMS, Cancel, Close, Fail, Pong, Reply
 from rlm_wire.frames.schema import Call as CallFrame
 from rlm_wire.methods.base import Request, RequestTypes, StreamRequest, request_types
@@ -39,17 +39,6 @@ CLOSE_GRACE: Final = 5.0
 """Seconds for the last frames and the Goodbye to leave when a session is closed."""
 
 CLOSED_HERE: Final = "the session was closed here"
-
-
-class PeerInfo(msgspec.Struct, frozen=True):
-    """What the handshake told of the other side, and what was agreed. `limits` are those in force."""
-
-    software: str
-    version: int
-    codec: str
-    features: list[str]
-    limits: Limits
-    session: str
 
 
 class Peer:

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from rlm_wire.broker.groups import one_error
+from rlm_wire.broker.info import PeerInfo
 from rlm_wire.broker.link import Link
-from rlm_wire.broker.peer import Peer, PeerInfo
+from rlm_wire.broker.peer import Peer
 from rlm_wire.broker.services import Service
 from rlm_wire.frames.connection import Connection
 

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from rlm_wire.broker.peer import Peer, PeerInfo
+from rlm_wire.broker.info import PeerInfo
+from rlm_wire.broker.peer import Peer
 from rlm_wire.broker.services import Service
 from rlm_wire.broker.session import open_peer
 from rlm_wire.frames.codec import codec_named
