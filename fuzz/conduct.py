@@ -12,7 +12,7 @@ from rlm_wire.errors import CODES
 from rlm_wire.frames.codec import Codec
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
 from rlm_wire.frames.limits import HEADER_SIZE, HIGHEST_ID, Limits
-from rlm_wire.frames.schema import Ack, Call, Cancel, Close, Fail, Frame, Goodbye, Part, Pong, Reply
+from rlm_wire.frames.schema import Ack, Call, Cancel, Close, Fail, Frame, Goodbye, Part, Ping, Pong, Reply
 
 
 class CallSeen(msgspec.Struct):
@@ -27,7 +27,10 @@ class CallSeen(msgspec.Struct):
 
 
 class Conduct:
-    """The calls that are open, after every event and every act of the owner. Each `saw` and `sent` is checked."""
+    """The calls that are open, after every event and every act of the owner. Each `saw` and `sent` is checked.
+
+    `numbered` counts the numbered frames that were sent, `half_sent` holds messages of which Parts are still to come.
+    """
 
     def __init__(self, *, client: bool, codec: Codec, limits: Limits) -> None:
         self.calls: dict[int, CallSeen] = {}
@@ -36,8 +39,9 @@ class Conduct:
         self._codec = codec
         self._limits = limits
         self._acknowledged = 0
+        self.numbered = 0
         self._said_goodbye = False
-        self._half_sent: dict[int, bytearray] = {}
+        self.half_sent: dict[int, bytearray] = {}
 
     def opened(self, call_id: int) -> None:
         """Our side made a call."""
@@ -100,6 +104,8 @@ class Conduct:
 
     def _check_sent(self, frame: Frame) -> None:
         assert not self._said_goodbye, "a frame behind Goodbye"
+        if not isinstance(frame, Goodbye | Ping | Pong | Ack):
+            self.numbered += 1
         match frame:
             case Goodbye():
                 self._said_goodbye = True
@@ -108,9 +114,9 @@ class Conduct:
                 assert frame.received > self._acknowledged, "an Ack that says nothing new"
                 self._acknowledged = frame.received
             case Part():
-                message = self._half_sent.setdefault(frame.id, bytearray())
+                message = self.half_sent.setdefault(frame.id, bytearray())
                 message += frame.data
                 assert len(message) <= self._limits.message
                 if frame.last:
-                    whole = self._codec.decode_frame_untrusted(bytes(self._half_sent.pop(frame.id)))
+                    whole = self._codec.decode_frame_untrusted(bytes(self.half_sent.pop(frame.id)))
                     assert not isinstance(whole, Part | Goodbye | Ack)

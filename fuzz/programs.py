@@ -17,6 +17,12 @@ ENCODE: Final = {"msgpack": msgspec.msgpack.encode, "json": msgspec.json.encode}
 _ORDINARY: Final = (Call, Call, Call, Item, Item, Item, Close, Reply, Fail, Cancel, Credit, Ping, Pong)
 _RARE: Final = (Ack, Part, Goodbye)
 _METHODS: Final = ("calc.add", "calc.tail", "", "x" * 300)
+_CONTAINERS_OF_TWO: Final = (b"\x92", b"\x81", b"\xdc\0\2", b"\xdd\0\0\0\2", b"\xde\0\1", b"\xdf\0\0\0\1")
+_FIXED: Final = tuple(
+    bytes((header,)) + b"\x91" * (size - 1)
+    for header, size in zip(range(0xCA, 0xD9), (4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17), strict=True)
+)
+"""Numbers and extensions of a fixed size, without their last byte."""
 _DEPTHS: Final = (1, 2, 3, 60, 62, 63, 64, 65, 70, 300)
 
 
@@ -86,6 +92,42 @@ def frame(choices: Choices, peer: int = 0) -> Any:
 def frame_body(choices: Choices, codec: str, peer: int = 0) -> bytes:
     """One encoded frame, as `frame` makes them."""
     return ENCODE[codec](frame(choices, peer))
+
+
+def nested_msgpack(choices: Choices) -> bytes:
+    """A value inside many containers, each with a sibling before it whose bytes look like containers."""
+    body = bytearray()
+    for _ in range(choices.pick(_DEPTHS)):
+        body += choices.pick(_CONTAINERS_OF_TWO) + _sibling(choices)
+    return bytes(body) + choices.pick((b"\xc0", b"\x90", b"\x80", b"\xc1", b""))
+
+
+def _sibling(choices: Choices) -> bytes:
+    byte = choices.byte()
+    content = b"\x91" * (byte % 7)
+    match byte % 11:
+        case 0:
+            return bytes((0xC4, len(content))) + content
+        case 1:
+            return b"\xc5\0" + bytes((len(content),)) + content
+        case 2:
+            return b"\xc6\0\0\0" + bytes((len(content),)) + content
+        case 3:
+            return bytes((0xC7, len(content), 0x92)) + content
+        case 4:
+            return b"\xc8\0" + bytes((len(content), 0x92)) + content
+        case 5:
+            return b"\xc9\0\0\0" + bytes((len(content), 0x92)) + content
+        case 6:
+            return bytes((0xD9, len(content))) + b"[" * len(content)
+        case 7:
+            return bytes((0xA0 | len(content),)) + b"{" * len(content)
+        case 8:
+            return choices.pick(_FIXED) + bytes(1)
+        case 9:
+            return b"\xdc\0\x14" + bytes(20)
+        case _:
+            return bytes((byte & 0x7F,))
 
 
 def damaged(body: bytes, choices: Choices) -> bytes:

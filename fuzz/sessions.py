@@ -21,10 +21,10 @@ from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import Ended
 from rlm_wire.frames.limits import HEADER_SIZE, Limits
-from rlm_wire.frames.schema import Ack, Part
+from rlm_wire.frames.schema import Ack, Credit, Part
 
 SMALL_LIMITS: Final = Limits(
-    frame=66_560, message=140_000, replay=140_000, reassembly=150_000, calls=3, item_window=4_000
+    frame=66_560, message=140_000, replay=140_000, reassembly=150_000, calls=6, item_window=4_000
 )
 _MOST_STEPS: Final = 150
 _MOST_BYTES: Final = 1_000_000
@@ -117,7 +117,8 @@ class Session:
         self.conduct = Conduct(client=client, codec=self._codec, limits=limits)
         self._sizes = chunk_sizes(chunks)
         self._limits = limits
-        self._heard = self._acts = self._own = 0
+        self._acts = self._own = 0
+        self._stream = bytearray()
         self._heard_at_check = 2_000
         self.transcript: list[Any] = []
 
@@ -137,13 +138,13 @@ class Session:
             count = min(next(self._sizes), len(space), len(data) - at)
             space[:count] = data[at : at + count]
             at += count
-            self._heard += count
+            self._stream += data[at - count : at]
             for event in self._core.received(count):
                 kept = _kept(event)
                 self.conduct.saw(kept)
                 self.transcript.append(kept)
         assert self.conduct.ended or not self._core.ended, "ended without saying so"
-        if self._heard > 2 * self._heard_at_check:
+        if len(self._stream) > 2 * self._heard_at_check:
             self._check_memory()
 
     def _do(self, step: Step) -> None:
@@ -202,21 +203,39 @@ class Session:
 
     def _check_memory(self) -> None:
         """A peer makes us hold a buffer for one frame, and a fixed multiple of what it has really sent."""
-        self._heard_at_check = max(self._heard, self._heard_at_check)
+        self._heard_at_check = max(len(self._stream), self._heard_at_check)
         held = retained(self._core, shared=(self._codec,))
         own = self._own + self._core.queued
-        allowed = 30_000 + self._limits.frame + 40 * self._heard + 2 * own + 2_000 * self._acts
-        assert held <= allowed, f"{held} bytes are held after {self._heard} were received and {own} queued"
+        allowed = 30_000 + self._limits.frame + 40 * len(self._stream) + 2 * own + 2_000 * self._acts
+        assert held <= allowed, f"{held} bytes are held after {len(self._stream)} were received and {own} queued"
 
     def _end(self) -> None:
         self._check_memory()
         self._send(1 << 30)
+        self._check_nothing_is_stuck()
         if not self._core.ended:
             assert self._core.unsent_calls() <= {call.id for call in self.conduct.calls.values() if call.ours}
             self.transcript.append(_kept(self._core.end_of_stream()))
 
+    def _check_nothing_is_stuck(self) -> None:
+        """Once the peer has taken everything, everything that was queued goes out."""
+        encode = ENCODE[self._codec.name]
+        while not self._core.ended and not _is_torn(self._stream) and (self._core.queued or self.conduct.half_sent):
+            before = self.conduct.numbered
+            self._hear(_framed(encode(Credit(0, 1 << 24))) + _framed(encode(Ack(before))))
+            self._send(1 << 30)
+            assert self.conduct.numbered > before or self._core.ended, f"{self._core.queued} bytes are stuck"
+
 
 _CODES: Final = get_args(Code)
+
+
+def _is_torn(stream: bytearray) -> bool:
+    """Does `stream` end inside a frame?"""
+    at = 0
+    while at < len(stream):
+        at += HEADER_SIZE + int.from_bytes(stream[at : at + HEADER_SIZE], "big")
+    return at > len(stream)
 
 
 def _may(call: CallSeen, act: Act) -> bool:

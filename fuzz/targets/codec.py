@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from fuzz.choices import Choices
-from fuzz.programs import damaged, frame, frame_body, value
+from fuzz.programs import damaged, frame, frame_body, nested_msgpack, value
 from fuzz.reach import Reach
 from fuzz.rejections import check_listed
 from fuzz.slow_walk import Verdict, depth_of, walk_json, walk_msgpack
@@ -21,7 +21,7 @@ from rlm_wire.frames.schema import Fail, Frame, Part
 _NAMES: Final = ("Call", "Item", "Close", "Reply", "Fail", "Cancel", "Credit", "Part", "Ack", "Ping", "Pong", "Goodbye")
 
 REACH: Final = Reach(
-    lines={"rlm_wire.frames.codec": 65, "rlm_wire.frames.nesting": 100},
+    lines={"rlm_wire.frames.codec": 60, "rlm_wire.frames.nesting": 95},
     functions=(
         "Codec.encode",
         "Codec.decode_frame_untrusted",
@@ -48,15 +48,17 @@ def run(data: bytes) -> None:
     choices = Choices(data)
     mode = choices.byte()
     codec = codec_named(CODEC_NAMES[mode & 1])
-    match mode >> 1 & 3:
+    match mode >> 1 & 7:
         case 0:
             _check_body(codec, choices.rest())
         case 1:
             _check_body(codec, damaged(frame_body(choices, codec.name), choices))
         case 2:
-            _check_encode(codec, choices)
-        case _:
+            _check_body(codec_named("msgpack"), nested_msgpack(choices))
+        case 3:
             _check_part(codec, choices)
+        case _:
+            _check_encode(codec, choices)
 
 
 def _check_body(codec: Codec, body: bytes) -> None:

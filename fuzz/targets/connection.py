@@ -17,7 +17,7 @@ from rlm_wire.frames.limits import Limits
 
 REACH: Final = Reach(
     lines={
-        "rlm_wire.frames.connection": 90,
+        "rlm_wire.frames.connection": 88,
         "rlm_wire.frames.assembly": 80,
         "rlm_wire.frames.credit": 90,
         "rlm_wire.frames.replay": 80,

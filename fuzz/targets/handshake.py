@@ -138,8 +138,7 @@ def _improvise(mode: int, choices: Choices, messages: list[bytes]) -> _Talk:
 
 
 def _right_frame(talk: _Talk, choices: Choices) -> Any:
-    """What an honest peer would say next; one in eight does not know the token."""
-    token = _TOKEN if choices.byte() < 224 else b"guessed"
+    """What an honest peer would say next, or one that only lacks the proof."""
     binding = talk.side.channel_binding
     agreement = Agreement(1, choices.pick(("msgpack", "json")), [], _limits(choices), "theirs/1")
     if not talk.client:
@@ -147,13 +146,32 @@ def _right_frame(talk: _Talk, choices: Choices) -> Any:
             resume = Resume("earlier", 3) if choices.flag() else None
             return Hello([1], ["json", "msgpack"], ["y"], _limits(choices), _NONCE[::-1], "theirs/1", resume)
         hello, challenge = talk.frame("Hello", ours=False), talk.frame("Challenge", ours=True)
-        return Proof(_mac(token, b"client", hello, challenge, binding))
+        return Proof(_proof(choices, b"client", hello, challenge, binding))
     if talk.side.private and choices.byte() < 192:
         return Welcome("session", 0, b"", agreement)
     challenge = talk.frame("Challenge", ours=False)
     if not challenge:
         return Challenge(agreement, _NONCE[::-1])
-    return Welcome("session", 0, _mac(token, b"server", talk.frame("Hello", ours=True), challenge, binding), None)
+    return Welcome("session", 0, _proof(choices, b"server", talk.frame("Hello", ours=True), challenge, binding), None)
+
+
+def _proof(choices: Choices, role: bytes, *parts: bytes) -> bytes:
+    """The right HMAC, or what somebody without the token may have: the other side's, another stream's, a guess."""
+    right = _mac(_TOKEN, role, *parts)
+    how = choices.byte()
+    if how < 192:
+        return right
+    other_role = b"server" if role == b"client" else b"client"
+    return choices.pick(
+        (
+            _mac(_TOKEN, other_role, *parts),
+            _mac(_TOKEN, role, *parts[:2], b"another certificate"),
+            _mac(_TOKEN, role, parts[0], b"[2]", *parts[2:]),
+            _mac(b"guessed", role, *parts),
+            bytes((right[0] ^ (how & 63 or 1),)) + right[1:],
+            choices.take(32).ljust(32, b"\0"),
+        )
+    )
 
 
 def _limits(choices: Choices) -> Limits:

@@ -62,7 +62,7 @@ ENTRIES: Final = dict(_entries())
 _NAMES: Final = tuple(ENTRIES)
 
 REACH: Final = Reach(
-    lines={"rlm_wire.frames.codec": 55},
+    lines={"rlm_wire.frames.codec": 50},
     functions=("Codec.decode_value", "describe"),
     marks=(*(f"{codec} {name}" for codec in CODEC_NAMES for name in ENTRIES), "refused"),
 )
