@@ -12,7 +12,7 @@ from rlm_wire.errors import CODES
 from rlm_wire.frames.codec import Codec
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
 from rlm_wire.frames.limits import HEADER_SIZE, HIGHEST_ID, Limits
-from rlm_wire.frames.schema import Ack, Call, Cancel, Close, Fail, Frame, Goodbye, Part, Ping, Pong, Reply
+from rlm_wire.frames.schema import Ack, Call, Cancel, Close, Credit, Fail, Frame, Goodbye, Part, Ping, Pong, Reply
 
 
 class CallSeen(msgspec.Struct):
@@ -29,7 +29,8 @@ class CallSeen(msgspec.Struct):
 class Conduct:
     """The calls that are open, after every event and every act of the owner. Each `saw` and `sent` is checked.
 
-    `numbered` counts the numbered frames that were sent, `half_sent` holds messages of which Parts are still to come.
+    `numbered` counts the numbered frames that were sent, `granted` the bytes that the peer got credit for Parts;
+    `half_sent` holds messages of which Parts are still to come.
     """
 
     def __init__(self, *, client: bool, codec: Codec, limits: Limits) -> None:
@@ -40,6 +41,7 @@ class Conduct:
         self._limits = limits
         self._acknowledged = 0
         self.numbered = 0
+        self.granted = 0
         self._said_goodbye = False
         self.half_sent: dict[int, bytearray] = {}
 
@@ -90,6 +92,10 @@ class Conduct:
             case _:
                 raise AssertionError(f"no such event: {event!r}")
 
+    def not_consumed(self) -> int:
+        """Bytes of Parts that the owner still holds."""
+        return sum(item.size for call in self.calls.values() for item in call.items if item.sliced)
+
     def sent(self, stream: bytes) -> list[Frame]:
         """The frames in what our side wants to send, which must be whole, within the limits, and in order."""
         frames = []
@@ -113,6 +119,8 @@ class Conduct:
             case Ack():
                 assert frame.received > self._acknowledged, "an Ack that says nothing new"
                 self._acknowledged = frame.received
+            case Credit(id=0):
+                self.granted += frame.bytes
             case Part():
                 message = self.half_sent.setdefault(frame.id, bytearray())
                 message += frame.data

@@ -21,7 +21,9 @@ from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import Ended
 from rlm_wire.frames.limits import HEADER_SIZE, Limits
-from rlm_wire.frames.schema import Ack, Credit, Part
+from rlm_wire.frames.schema import Ack, Credit, Frame, Part
+
+_DECODE: Final = {"msgpack": msgspec.msgpack.Decoder(Frame).decode, "json": msgspec.json.Decoder(Frame).decode}
 
 SMALL_LIMITS: Final = Limits(
     frame=66_560, message=140_000, replay=140_000, reassembly=150_000, calls=6, item_window=4_000
@@ -214,6 +216,9 @@ class Session:
         self._send(1 << 30)
         self._check_nothing_is_stuck()
         if not self._core.ended:
+            expected = _bytes_of_whole_messages(self._stream, self._codec.name) - self.conduct.not_consumed()
+            assert self.conduct.granted == expected, f"Parts: {self.conduct.granted} bytes granted, not {expected}"
+        if not self._core.ended:
             assert self._core.unsent_calls() <= {call.id for call in self.conduct.calls.values() if call.ours}
             self.transcript.append(_kept(self._core.end_of_stream()))
 
@@ -230,12 +235,29 @@ class Session:
 _CODES: Final = get_args(Code)
 
 
+def _bytes_of_whole_messages(stream: bytearray, codec: str) -> int:
+    """Bytes of all messages that came in Parts, without those of which the last Part is missing."""
+    total = at = 0
+    begun: dict[int, int] = {}
+    while (end := _next_frame(stream, at)) <= len(stream) and at < len(stream):
+        frame = _DECODE[codec](stream[at + HEADER_SIZE : end])
+        if isinstance(frame, Part):
+            begun[frame.id] = begun.get(frame.id, 0) + len(frame.data)
+            total += begun.pop(frame.id) if frame.last else 0
+        at = end
+    return total
+
+
 def _is_torn(stream: bytearray) -> bool:
     """Does `stream` end inside a frame?"""
     at = 0
     while at < len(stream):
-        at += HEADER_SIZE + int.from_bytes(stream[at : at + HEADER_SIZE], "big")
+        at = _next_frame(stream, at)
     return at > len(stream)
+
+
+def _next_frame(stream: bytearray, at: int) -> int:
+    return at + HEADER_SIZE + int.from_bytes(stream[at : at + HEADER_SIZE], "big")
 
 
 def _may(call: CallSeen, act: Act) -> bool:
