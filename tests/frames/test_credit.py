@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_wire.errors import RemoteProtocolError
@@ -67,6 +67,7 @@ def test_credit_beyond_any_window_is_refused() -> None:
         window.grant_untrusted(1)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50), st.lists(st.integers(1, 120), max_size=60), st.integers(0, 200))
 def test_a_sender_is_never_stuck_once_all_is_consumed(size: int, items: list[int], growth: int) -> None:
     """[R-6.3.4]"""

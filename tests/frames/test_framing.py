@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from frames.joined import framed
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_wire.errors import RemoteProtocolError
@@ -34,6 +34,7 @@ def bodies_of(chunks: list[bytes], limit: int = LIMIT) -> list[bytes]:
     return found
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=8), st.lists(st.integers(1, 50)))
 def test_bodies_do_not_depend_on_how_the_bytes_arrive(sent: list[bytes], cuts: list[int]) -> None:
     """[R-2.3.1] [R-2.3.4]"""

@@ -30,7 +30,7 @@ def nested(value: Any, levels: int, form: str) -> Any:
 
 
 @pytest.mark.parametrize("form", ["list", "map", "wide"])
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(value=values)
 def test_the_limit_is_exact(form: str, value: Any) -> None:
     """[R-8.1.1]"""
@@ -50,13 +50,14 @@ def test_an_empty_container_is_a_level_in_both_codecs(empty: Any) -> None:
             assert is_json_nested_too_deeply(msgspec.json.encode(bomb)) is deep
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(values)
 def test_what_is_shallow_passes(value: Any) -> None:
     assert not is_msgpack_nested_too_deeply(msgspec.msgpack.encode(value))
     assert not is_json_nested_too_deeply(msgspec.json.encode(value))
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["[", "]", "{", '"', "\\", "\\\\", '\\"', "é"]), max_size=300).map("".join))
 def test_brackets_in_strings_do_not_count(text: str) -> None:
     assert not is_json_nested_too_deeply(json.dumps([text, {text: 1}]).encode())
@@ -85,6 +86,7 @@ def test_a_string_without_an_end_hides_what_is_in_it_and_is_read_once() -> None:
     assert not is_json_nested_too_deeply(b"[]" * 65 + b'"' + b'\\"' * 4_000_000)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_garbage_is_left_to_the_decoder(body: bytes) -> None:
     is_msgpack_nested_too_deeply(body)

@@ -69,4 +69,4 @@ class CreditMachine(RuleBasedStateMachine):
 
 
 TestCredit = CreditMachine.TestCase
-TestCredit.settings = settings(max_examples=60, stateful_step_count=50)
+TestCredit.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
