@@ -142,12 +142,13 @@ class Server:
                     if len(self._strangers) >= STRANGERS_LIMIT:
                         oldest = next(iter(self._strangers))
                         self._strangers.pop(oldest).cancel("too many connections in their handshake")
-                    nursery.start_soon(self._serve, stream)
+                    scope = self._strangers[stream] = trio.CancelScope()  # here: many may come before their tasks run
+                    nursery.start_soon(self._serve, stream, scope)
         self._closed.set()
 
-    async def _serve(self, stream: ByteStream) -> None:
+    async def _serve(self, stream: ByteStream, stranger: trio.CancelScope) -> None:
         try:
-            agreed = await self._meet(stream)
+            agreed = await self._meet(stream, stranger)
             if agreed is not None:
                 async with _session(stream, agreed, self._ours, client=False) as peer:
                     await peer.wait_closed()
@@ -157,10 +158,9 @@ class Server:
             with trio.CancelScope(shield=True):
                 await stream.aclose()
 
-    async def _meet(self, stream: ByteStream) -> _Agreed | None:
+    async def _meet(self, stream: ByteStream, scope: trio.CancelScope) -> _Agreed | None:
         """The handshake with a stranger. None if it came to nothing."""
         session = os.urandom(16).hex()
-        scope = self._strangers[stream] = trio.CancelScope()
         try:
             with scope:
                 return await _agree(
