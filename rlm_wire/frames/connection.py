@@ -143,8 +143,11 @@ class Connection:
     def cancel(self, call_id: int, reason: str = "") -> bool:
         """Ask the peer to stop an open call of ours. True if it was still queued: it is dropped, and ended, unsent.
 
-        Items that are queued are dropped too: they must not hold up the Cancel. Cancelling again does nothing.
+        Items that are queued are dropped too: they must not hold up the Cancel. Cancelling again does nothing, nor
+        does cancelling a call that has ended: the event that says so may not have been looked at yet.
         """
+        if call_id & 1 == self._parity and call_id not in self._calls and call_id < self._next_id:
+            return False
         self._check_open(call_id, ours=True)
         items = self._items(call_id)
         if items.cancelled:
@@ -226,18 +229,6 @@ class Connection:
             self._end(error, events)
         if self._received - self._acknowledged >= number.ACK_FRAMES or self._unacknowledged_bytes >= self._ack_bytes:
             self._acknowledge()
-        return events
-
-    def receive(self, data: Buffer) -> list[Event]:
-        """Receive `data`, copied in as many steps as it takes. For tests and tools."""
-        events: list[Event] = []
-        view = memoryview(data)
-        while view and not self.ended:
-            space = self.writable()
-            count = min(len(space), len(view))
-            space[:count] = view[:count]
-            view = view[count:]
-            events += self.received(count)
         return events
 
     def end_of_stream(self) -> Ended:

@@ -173,6 +173,17 @@ def test_a_second_cancel_goes_unsaid() -> None:
     assert [type(frame) for frame in sent(client)] == [Call, Cancel]
 
 
+def test_a_call_that_has_ended_may_be_cancelled_before_its_user_knows() -> None:
+    client = connection(client=True)
+    client.call("m", None)
+    sent(client)
+    accepted(client, Item(1, "one that its user will not like"), Reply(1, None))
+    assert not client.cancel(1)
+    assert sent(client) == []
+    with pytest.raises(LocalProtocolError):
+        client.cancel(3)
+
+
 def test_a_cancel_after_a_cancel_is_harmless() -> None:
     """[R-6.6.1]"""
     server = connection(client=False)
@@ -197,9 +208,9 @@ def test_a_call_whose_bytes_have_not_begun_to_leave_is_dropped_unsent() -> None:
     assert client.cancel(call_id)
     assert sent(client) == []
     assert client.queued == 0
+    assert not client.cancel(call_id)
     assert client.call("m", None) == 3
-    with pytest.raises(LocalProtocolError):
-        client.cancel(call_id)
+    assert [type(frame) for frame in sent(client)] == [Call]
 
 
 def test_a_cancel_follows_its_half_sent_call_and_drops_the_items_behind_it() -> None:
