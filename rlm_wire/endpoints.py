@@ -253,7 +253,9 @@ async def _shake(stream: ByteStream, handshake: Handshake) -> Established:
 def _explain(error: WireError, stream: ByteStream) -> WireError:
     """The same error, with the address and what the stream knows of its end."""
     why = stream.diagnose()
-    message = f"{stream.description}: {error}" + (f" ({why})" if why else "")
+    message = f"{stream.description}: {str(error).removeprefix(f'{stream.description}: ')}"
+    if why:
+        message += f" ({why})"
     exit_code = getattr(stream, "exit_code", None)
     if exit_code is not None:
         return LaunchError(message, exit_code=exit_code, stderr=getattr(stream, "stderr", ""))

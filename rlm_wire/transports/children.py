@@ -13,7 +13,8 @@ from typing import Final
 
 import trio
 
-from rlm_wire.errors import LaunchError
+from rlm_wire.errors import LaunchError, TransportError
+from rlm_wire.transports.base import Buffer
 from rlm_wire.transports.descriptors import DescriptorStream, above_standard
 
 PIPE_CAPACITY: Final = 1_048_576
@@ -80,10 +81,21 @@ class ChildStream(DescriptorStream):
     async def receive_into(self, buffer: memoryview) -> int:
         size = await super().receive_into(buffer)
         if not size:
-            with trio.move_on_after(EVIDENCE_GRACE):
-                await self._exited()
-                await self._stderr_ended.wait()
+            await self._gather_evidence()
         return size
+
+    async def send(self, data: Sequence[Buffer]) -> None:
+        try:
+            await super().send(data)
+        except TransportError:
+            await self._gather_evidence()
+            raise
+
+    async def _gather_evidence(self) -> None:
+        """The child has closed its end: `diagnose` should know its exit status and last words."""
+        with trio.move_on_after(EVIDENCE_GRACE):
+            await self._exited()
+            await self._stderr_ended.wait()
 
     async def watch(self) -> None:
         """Read the child's stderr until all its holders have closed it."""

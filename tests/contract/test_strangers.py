@@ -109,6 +109,17 @@ async def test_a_server_for_strangers_without_a_token_refuses_to_start() -> None
             pass
 
 
+@pytest.mark.parametrize("before", ["", "exec <&-; ", "head -c 8 >/dev/null; ", "echo a banner; "])
+async def test_b63_a_launcher_that_fails_is_told_with_its_status_and_stderr(before: str) -> None:
+    """Whether it ends before or after our first bytes, with or without having spoken."""
+    with pytest.raises(rlm_wire.LaunchError) as caught:
+        async with rlm_wire.connect(f"stdio:sh -c '{before}echo no such container >&2; exit 127'"):
+            pass
+    assert caught.value.exit_code == 127
+    assert "no such container" in caught.value.stderr
+    assert "no such container" in str(caught.value)
+
+
 async def test_a_server_that_does_not_know_the_token_is_found_out() -> None:
     async with rlm_wire.serve("tcp://127.0.0.1:0", calculator.service, "another token") as server:
         with pytest.raises(rlm_wire.AuthenticationError):
