@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rlm_harness.agent import Agent, Outcome
+    from rlm_harness.callbacks import calling_agent
     from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.model.interface import Model, ModelError
@@ -27,6 +28,7 @@ __all__ = [
     "Outcome",
     "ScriptedModel",
     "Workspace",
+    "calling_agent",
     "create_ledger",
     "local_worker_url",
     "open_chat_model",
@@ -42,6 +44,7 @@ _HOMES = {
     "Outcome": "agent",
     "ScriptedModel": "model.scripted",
     "Workspace": "workspace",
+    "calling_agent": "callbacks",
     "create_ledger": "ledger.writer",
     "local_worker_url": "workspace",
     "open_chat_model": "model.chat",

@@ -16,6 +16,7 @@ from typing import Never, TypeAlias, TypeVar
 import trio
 
 import rlm_wire
+from rlm_harness.callbacks import CellScopes, HarnessService
 from rlm_wire.errors import SessionLost
 from rlm_wire.methods.base import StreamRequest
 from rlm_wire.methods.kernels import CellResult, Execute
@@ -47,8 +48,9 @@ class AgentTools:
     lost. `open_bash` and `open_ipython` give the call itself, whose `cancel()` keeps the partial result.
     """
 
-    def __init__(self, peer: rlm_wire.Peer, name: str) -> None:
+    def __init__(self, peer: rlm_wire.Peer, name: str, cells: CellScopes) -> None:
         self._peer = peer
+        self._cells = cells
         self.name = name
         self.closed: AgentClosed | None = None
         """What ending the agent met, for instance daemons left running; None while it is open."""
@@ -79,14 +81,21 @@ class AgentTools:
     async def ipython(
         self, code: str, *, timeout: float | None = None, on_output: OnOutput | None = None
     ) -> CellResult:
-        """Run a cell in the agent's kernel, which starts with the first one and keeps its variables."""
-        return await self._run(Execute(self.name, code, timeout), on_output)
+        """Run a cell in the agent's kernel, which starts with the first one and keeps its variables.
 
-    def open_ipython(
+        The time that its callbacks take does not count.
+        """
+        with self._cells.open(self.name) as scope:
+            return await self._run(Execute(self.name, code, timeout, scope), on_output)
+
+    @asynccontextmanager
+    async def open_ipython(
         self, code: str, *, timeout: float | None = None
-    ) -> AbstractAsyncContextManager[rlm_wire.Call[CellResult, OutputChunk, Never]]:
+    ) -> AsyncIterator[rlm_wire.Call[CellResult, OutputChunk, Never]]:
         """As `ipython`, as an open call."""
-        return self._peer.open(Execute(self.name, code, timeout))
+        with self._cells.open(self.name) as scope:
+            async with self._peer.open(Execute(self.name, code, timeout, scope)) as call:
+                yield call
 
     async def edit(self, path: str, old: str, new: str) -> EditResult:
         """Replace the one occurrence of `old` in the file; see `rlm_wire.methods.tools.Edit` for what can go wrong."""
@@ -128,9 +137,10 @@ async def _hand_over(text: str, on_output: OnOutput) -> None:
 class Workspace:
     """One worker's workspace, made by `Workspace.connect`: `info` says where it is, `agent()` opens an agent in it."""
 
-    def __init__(self, peer: rlm_wire.Peer, info: WorkspaceInfo) -> None:
+    def __init__(self, peer: rlm_wire.Peer, info: WorkspaceInfo, cells: CellScopes) -> None:
         self.peer = peer
         self.info = info
+        self._cells = cells
 
     def abandon(self) -> None:
         """Give the connection up at once, and with it every open call, also those that wait for work to stop.
@@ -142,18 +152,26 @@ class Workspace:
     @staticmethod
     @asynccontextmanager
     async def connect(
-        url: str, token: str | bytes | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None
+        url: str,
+        token: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        service: rlm_wire.Service | None = None,
     ) -> AsyncIterator[Workspace]:
         """Connect to the worker at `url`; `local_worker_url()` starts one of our own, which ends with this block.
 
         `cwd` (None: the worker's own) is the directory of its agents and must exist there; `env` is laid over the
-        environment that the worker allows its tools. Raises TransportError, LaunchError, HandshakeError or
-        AuthenticationError if there is no connection, CallError if the worker refuses `cwd` or `env`.
-        Cancellation: closes the connection, which ends what its agents run.
+        environment that the worker allows its tools. `service` answers what cells call (`rlm.call("method", ...)`, and
+        whatever of `rlm` the worker does not answer itself); `calling_agent()` tells its handlers for whom.
+
+        Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
+        if the worker refuses `cwd` or `env`. Cancellation: closes the connection, which ends what its agents run.
         """
-        async with rlm_wire.connect(url, token=token) as peer:
+        cells = CellScopes()
+        async with rlm_wire.connect(url, HarnessService(cells, service), token=token) as peer:
             info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None))
-            yield Workspace(peer, info)
+            yield Workspace(peer, info, cells)
 
     @asynccontextmanager
     async def agent(self, name: str | None = None) -> AsyncIterator[AgentTools]:
@@ -163,7 +181,7 @@ class Workspace:
         CLOSE_TIMEOUT seconds if cancelled. Raises CallError or SessionLost.
         """
         opened = await self.peer.call(OpenAgent(name))
-        tools = AgentTools(self.peer, opened.agent)
+        tools = AgentTools(self.peer, opened.agent, self._cells)
         try:
             yield tools
         finally:

@@ -53,12 +53,16 @@ class CellResult(msgspec.Struct, frozen=True):
 class Execute(StreamRequest[CellResult, OutputChunk, Never], tag="kernel.execute"):
     """Run one cell in the agent's IPython kernel; cells of one kernel run one after another, in order of arrival.
 
-    `timeout` in seconds, from when the cell starts. Cancelling interrupts the cell and answers the partial result.
+    `timeout` in seconds, from when the cell starts, without the time in which the cell waits for callbacks. Cancelling
+    interrupts the cell and answers the partial result. `scope` is an unguessable word of the caller's: what the cell
+    calls at the caller is stamped with it (spec §6.7); None if nothing there will answer. Fails with
+    `failed_precondition` if the call is made for a cell of the same agent, which could not end before it.
     """
 
     agent: str
     code: str
     timeout: float | None = None
+    scope: str | None = None
 
 
 class CellOutcome(msgspec.Struct, frozen=True):
@@ -79,7 +83,8 @@ class EnterWorkspace(Request[None], tag="cell.enter"):
 
 
 class RunCell(Request[CellOutcome], tag="cell.run"):
-    """Worker → kernel: run `code` as cell number `number` (from 1)."""
+    """Worker → kernel: run `code` as cell number `number` (from 1); what it calls is stamped with `scope`."""
 
     code: str
     number: int
+    scope: str

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 import trio
 
 from rlm_wire.methods.kernels import CellOutcome, CellResult, CellStatus
 from rlm_wire.methods.tools import Output, OutputChunk
+from rlm_worker.kernel.budget import Budget
 
 OnOutput = Callable[[OutputChunk], Awaitable[None]]
 
@@ -36,11 +38,20 @@ class Cell:
     """
 
     def __init__(
-        self, run: Callable[[Cell], Awaitable[None]], code: str, timeout: float | None, sink: OnOutput | None
+        self,
+        run: Callable[[Cell], Awaitable[None]],
+        code: str,
+        timeout: float | None,
+        sink: OnOutput | None,
+        scope: str,
+        open_scope: Callable[[Budget], AbstractContextManager[None]],
     ) -> None:
         self.code = code
         self.timeout = timeout
         self.on_output = sink
+        self.scope = scope
+        self.open_scope = open_scope
+        """Within it the cell may make calls, which stop the clock of that budget."""
         self.timed_out = False
         self.cancelled = False
         self.killed = False  # by us, because it did not react to the interrupt

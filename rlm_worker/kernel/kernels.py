@@ -2,41 +2,73 @@
 
 from __future__ import annotations
 
+import functools
+import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Final
 
 import trio
 
 from rlm_wire.methods.kernels import CellResult
+from rlm_worker.kernel.budget import Budget
+from rlm_worker.kernel.callbacks import Callbacks
 from rlm_worker.kernel.cells import Cell, OnOutput
 from rlm_worker.kernel.lane import Lane
 from rlm_worker.kernel.process import KernelProcess
 from rlm_worker.kernel.supply import KernelHost
 from rlm_worker.processes import Reaper
 
+SCOPE_BYTES: Final = 24
+"""Of randomness in a scope: nobody guesses it."""
+
 
 class Kernels:
     """Made by `open_kernels`."""
 
     def __init__(
-        self, host: KernelHost, reaper: Reaper, cwd: str, env: Mapping[str, str], nursery: trio.Nursery
+        self,
+        host: KernelHost,
+        reaper: Reaper,
+        cwd: str,
+        env: Mapping[str, str],
+        callbacks: Callbacks,
+        nursery: trio.Nursery,
     ) -> None:
         self._host = host
         self._reaper = reaper
         self._cwd = cwd
         self._env = dict(env)
+        self._callbacks = callbacks
         self._nursery = nursery
         self._lanes: dict[str, Lane] = {}
 
-    def cell(self, agent: str, code: str, *, timeout: float | None = None, on_output: OnOutput | None = None) -> Cell:
+    def cell(
+        self,
+        agent: str,
+        code: str,
+        *,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        scope: str | None = None,
+        caller: str | None = None,
+    ) -> Cell:
         """A cell for `agent`'s kernel, which is started when it is first needed. See `Cell` for how to run it.
 
-        `timeout` in seconds, from when the cell starts. `on_output` gets live output while it runs, in order.
+        `timeout` in seconds, from when the cell starts, without the time that its callbacks take. `on_output` gets live
+        output while it runs, in order. `scope` is the cell's own (None: one is made up), `caller` that of the cell
+        which this one is run for, if any. Raises CallError as `Callbacks.check_new`.
         """
+        scope = scope or secrets.token_urlsafe(SCOPE_BYTES)
+        self._callbacks.check_new(scope, agent, caller)
         lane = self._lanes.get(agent)
         if lane is None:
-            lane = self._lanes[agent] = Lane(self._start)
-        return Cell(lane.run, code, timeout, on_output)
+            lane = self._lanes[agent] = Lane(functools.partial(self._start, agent))
+
+        def opened(budget: Budget) -> AbstractContextManager[None]:
+            return self._callbacks.open(scope, agent, budget, caller)
+
+        return Cell(lane.run, code, timeout, on_output, scope, opened)
 
     async def execute(
         self, agent: str, code: str, *, timeout: float | None = None, on_output: OnOutput | None = None
@@ -58,9 +90,9 @@ class Kernels:
         if lane is not None:
             await lane.close()
 
-    async def _start(self) -> KernelProcess:
+    async def _start(self, agent: str) -> KernelProcess:
         kernel = await self._host.kernel()
-        await self._nursery.start(kernel.run, self._reaper)
+        await self._nursery.start(kernel.run, self._reaper, self._callbacks.service(agent))
         try:
             await kernel.enter(self._cwd, self._env)
         except BaseException:
@@ -76,13 +108,17 @@ class Kernels:
 
 
 @asynccontextmanager
-async def open_kernels(host: KernelHost, reaper: Reaper, *, cwd: str, env: Mapping[str, str]) -> AsyncIterator[Kernels]:
+async def open_kernels(
+    host: KernelHost, reaper: Reaper, *, cwd: str, env: Mapping[str, str], callbacks: Callbacks | None = None
+) -> AsyncIterator[Kernels]:
     """The kernels of one session, started in `cwd` with exactly `env`. Leaving closes them all.
+
+    `callbacks` is what their cells may call (None: nothing).
 
     Cancellation: kills them.
     """
     async with trio.open_nursery() as nursery:
-        kernels = Kernels(host, reaper, cwd, env, nursery)
+        kernels = Kernels(host, reaper, cwd, env, callbacks or Callbacks(), nursery)
         try:
             yield kernels
             await kernels.close_all()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
 
 from rlm_wire.errors import CallError
+from rlm_worker.kernel.budget import Budget
 from rlm_worker.kernel.cells import INTERRUPT_GRACE, LOST, Cell, describe_exit
 from rlm_worker.kernel.process import KernelProcess, RunningCell
 from rlm_worker.processes import open_capture
@@ -83,21 +83,23 @@ class Lane:
         async with open_capture(cell.on_output) as capture:
             notices = kernel.output.attach(capture)
             cell.begin()
-            running = kernel.start_cell(cell.code)
-            try:
-                with trio.move_on_after(math.inf if cell.timeout is None else cell.timeout) as limit:
-                    await running.settled.wait()
-                cell.timed_out = limit.cancelled_caught
-            except trio.Cancelled:
-                cell.cancelled = not running.settled.is_set()
-                raise
-            finally:
-                with trio.CancelScope(shield=True):
-                    if not running.settled.is_set():
-                        await _stop(kernel, running, cell)
-                kernel.output.detach()
-                self._count(running)
-                cell.conclude(running.outcome, capture.output(), notices, kernel.exit_status)
+            budget = Budget(cell.timeout)
+            with cell.open_scope(budget):
+                running = kernel.start_cell(cell.code, cell.scope)
+                try:
+                    with budget.scope:
+                        await running.settled.wait()
+                    cell.timed_out = budget.scope.cancelled_caught
+                except trio.Cancelled:
+                    cell.cancelled = not running.settled.is_set()
+                    raise
+                finally:
+                    with trio.CancelScope(shield=True):
+                        if not running.settled.is_set():
+                            await _stop(kernel, running, cell)
+                    kernel.output.detach()
+                    self._count(running)
+                    cell.conclude(running.outcome, capture.output(), notices, kernel.exit_status)
 
     def _count(self, running: RunningCell) -> None:
         if running.outcome is not None:

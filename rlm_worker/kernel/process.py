@@ -55,14 +55,14 @@ class KernelProcess:
         self._peer: Peer
         self._nursery: trio.Nursery
 
-    async def run(self, reaper: Reaper, task_status: trio.TaskStatus[None]) -> None:
-        """Serve this kernel until it is dead, and what was attached to it is stopped.
+    async def run(self, reaper: Reaper, service: Service, task_status: trio.TaskStatus[None]) -> None:
+        """Serve this kernel, whose cells may call `service`, until it is dead, and what was attached to it is stopped.
 
         Cancellation: kills it; waits, shielded and bounded by the reaper's own limits, until that is done.
         """
         try:
             async with (
-                open_link(self._wire, Service(), worker=True) as self._peer,
+                open_link(self._wire, service, worker=True) as self._peer,
                 trio.open_nursery() as self._nursery,
             ):
                 self._nursery.start_soon(self.output.read)
@@ -89,11 +89,11 @@ class KernelProcess:
         except SessionLost:
             raise CallError("unavailable", "The kernel died before its first cell.", retryable=True) from None
 
-    def start_cell(self, code: str) -> RunningCell:
+    def start_cell(self, code: str, scope: str) -> RunningCell:
         """Give a cell to the idle kernel, which has not ended."""
         self._number += 1
         cell = self._cell = RunningCell()
-        self._nursery.start_soon(self._call, RunCell(code, self._number), cell)
+        self._nursery.start_soon(self._call, RunCell(code, self._number, scope), cell)
         return cell
 
     async def leave(self) -> None:

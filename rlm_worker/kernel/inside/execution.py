@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
+from rlm_wire.broker.scopes import current_scope
 from rlm_wire.methods.kernels import CellError, CellOutcome
 from rlm_worker.kernel.inside import streams
 from rlm_worker.kernel.inside.record import CellRecord
@@ -39,7 +40,7 @@ class Executor:
         self.notices: list[str] = []  # go out with the next outcome
         self._shell = shell
         self._output_fd = output_fd
-        self._cells: collections.deque[tuple[str, Done]] = collections.deque()
+        self._cells: collections.deque[tuple[str, str | None, Done]] = collections.deque()
         self._stopping = False
         self._idle = False
         self._loop = asyncio.new_event_loop()
@@ -53,9 +54,9 @@ class Executor:
         """A cell runs at this moment."""
         return not self._idle
 
-    def submit(self, code: str, done: Done) -> None:
-        """Queue a cell; `done` is called with its outcome on the main thread."""
-        self._cells.append((code, done))
+    def submit(self, code: str, scope: str | None, done: Done) -> None:
+        """Queue a cell; whatever it starts carries `scope`. `done` is called with its outcome on the main thread."""
+        self._cells.append((code, scope, done))
         self._wake()
 
     def stop(self) -> None:
@@ -82,8 +83,10 @@ class Executor:
         self._run("pass", silent=True)  # while nobody waits: pages that cells write to become this process's own
         while True:
             while self._cells:
-                code, done = self._cells.popleft()
+                code, scope, done = self._cells.popleft()
+                token = current_scope.set(scope)
                 outcome = self._run_cell(code)
+                current_scope.reset(token)
                 if os.getpid() != pid:  # the cell forked, and this is the child that ran off its end
                     os._exit(0 if outcome.status == "ok" else 1)
                 done(outcome)

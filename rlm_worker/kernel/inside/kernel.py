@@ -20,6 +20,9 @@ import threading
 from typing import Final, NoReturn
 
 from rlm_worker.kernel.inside import figures, streams, wire
+from rlm_worker.kernel.inside.api.calls import Calls
+from rlm_worker.kernel.inside.api.inheritance import let_threads_inherit
+from rlm_worker.kernel.inside.api.module import install
 from rlm_worker.kernel.inside.execution import Executor
 from rlm_worker.kernel.inside.host import Birth
 from rlm_worker.kernel.inside.shell import KernelShell
@@ -31,16 +34,24 @@ def run(shell: KernelShell, birth: Birth) -> NoReturn:
     """Be a kernel until the worker ends the session."""
     os.setsid()
     wire_fd, output_fd = _place_descriptors(birth.wire, birth.output)
-    os.register_at_fork(after_in_child=lambda: _close_quietly(wire_fd))  # a forked child must not hold the wire open
+    calls = Calls()
+
+    def leave_wire() -> None:
+        _close_quietly(wire_fd)  # a forked child must not hold the wire open
+        calls.detach("this process was forked from the kernel: rlm works in the kernel itself only")
+
+    os.register_at_fork(after_in_child=leave_wire)
     streams.open_streams()
     faulthandler.enable(file=2, all_threads=False)
     figures.show_inline(shell)
+    shell.preload(install(calls))
 
     executor = Executor(shell, output_fd)
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited: signals are for the main thread
-    thread = threading.Thread(target=wire.serve, args=(wire_fd, executor), name="kernel wire", daemon=True)
+    thread = threading.Thread(target=wire.serve, args=(wire_fd, executor, calls), name="kernel wire", daemon=True)
     thread.start()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    let_threads_inherit()
     executor.run()
     _leave()
 

@@ -122,7 +122,7 @@ def _flat(mime: str, value: Any) -> str | bytes:
             except (binascii.Error, ValueError):
                 pass
         return value.encode("utf-8", "backslashreplace").decode()
-    if _depth_exceeds(value, JSON_DEPTH):
+    if depth_exceeds(value, JSON_DEPTH):
         return f"<{type(value).__name__} nested deeper than {JSON_DEPTH}>"
     try:
         return json.dumps(value, default=lambda other: f"<{type(other).__name__}>")
@@ -135,8 +135,11 @@ def _is_binary(mime: str) -> bool:
     return (kind in ("image", "audio", "video") and mime != "image/svg+xml") or mime == "application/pdf"
 
 
-def _depth_exceeds(value: Any, limit: int) -> bool:
-    """Walk containers level by level: a raised recursion limit must not let the encoder overflow the C stack."""
+def depth_exceeds(value: Any, limit: int) -> bool:
+    """Whether containers are nested deeper than `limit` in `value`; also if they contain themselves.
+
+    Walks level by level: a raised recursion limit must not let an encoder overflow the C stack.
+    """
     level = [value]
     for _ in range(limit):
         level = [

@@ -13,8 +13,11 @@ from typing import Final
 import trio
 
 from rlm_wire.broker.services import Service
+from rlm_wire.methods.base import Request
 from rlm_wire.methods.kernels import RunCell
 from rlm_worker.kernel.inside import wire
+from rlm_worker.kernel.inside.api.calls import Calls
+from rlm_worker.kernel.inside.api.module import install
 from rlm_worker.kernel.inside.execution import Executor
 from rlm_worker.kernel.inside.record import CellRecord
 from rlm_worker.kernel.inside.shell import KernelShell
@@ -29,6 +32,8 @@ CELLS: Final = (
     "def f():\n    return 1 / 0\nf()",
     "x =",
     "import asyncio; await asyncio.sleep(0)",
+    "rlm.call('rehearse')",
+    "await rlm.call('rehearse')",
     "1 + 1",
 )
 
@@ -38,9 +43,11 @@ def warm_shell() -> KernelShell:
     shell: KernelShell = KernelShell.instance()
     executor = Executor(shell, 1)
     ours, theirs = socket.socketpair()
+    calls = Calls()
+    shell.preload(install(calls))
     threads = [
         threading.Thread(target=trio.run, args=(_feed, ours)),
-        threading.Thread(target=wire.serve, args=(theirs.detach(), executor)),
+        threading.Thread(target=wire.serve, args=(theirs.detach(), executor, calls)),
     ]
     for thread in threads:
         thread.start()
@@ -54,7 +61,13 @@ def warm_shell() -> KernelShell:
     return shell
 
 
+class _Rehearse(Request[None], tag="rehearse"):
+    pass
+
+
 async def _feed(sock: socket.socket) -> None:
-    async with open_link(sock, Service(), worker=True) as peer:
+    service = Service()
+    service.handle(_Rehearse)(lambda _: None)
+    async with open_link(sock, service, worker=True) as peer:
         for number, code in enumerate(CELLS, 1):
-            await peer.call(RunCell(code, number))
+            await peer.call(RunCell(code, number, scope="rehearsal"))

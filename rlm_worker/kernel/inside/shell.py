@@ -11,7 +11,8 @@ from __future__ import annotations
 import builtins
 import sys
 import traceback
-from types import TracebackType
+from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from IPython.core import page
@@ -24,11 +25,12 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from rlm_worker.kernel.inside import commands
+from rlm_worker.kernel.inside import api, commands
 from rlm_worker.kernel.inside.record import RESULT_LIMIT, CellRecord
 
 FORMATTING_RECURSION = 3000  # a cell may raise the limit to what overflows the C stack; formatting its result may not
 FRAMES = 20  # shown of the outer and of the inner end of a traceback
+_OPERATIONS = str(Path(api.__file__).parent)
 PREVIEW = 64 << 10  # of a str or bytes that is too long: no escape makes its repr exceed the result's limit
 
 
@@ -102,6 +104,7 @@ class KernelShell(InteractiveShell):
 
     def __init__(self) -> None:
         self.record = CellRecord()
+        self._preloaded: ModuleType | None = None
         config = Config()
         config.InteractiveShell.colors = "nocolor"
         config.InteractiveShell.xmode = "Context"
@@ -114,6 +117,18 @@ class KernelShell(InteractiveShell):
         text = self.display_formatter.formatters["text/plain"]
         for kind in (str, bytes, bytearray):
             text.for_type(kind, _pretty_sequence)
+
+    def preload(self, module: ModuleType) -> None:
+        """Have `module` in the namespace, as if imported, also after `%reset`; `%who` does not list it."""
+        self._preloaded = module
+        self.init_user_ns()
+
+    def init_user_ns(self) -> None:
+        super().init_user_ns()
+        if self._preloaded is not None:
+            entry = {self._preloaded.__name__: self._preloaded}
+            self.user_ns.update(entry)
+            self.user_ns_hidden.update(entry)
 
     def ask_exit(self) -> NoReturn:
         raise SystemExit
@@ -183,18 +198,23 @@ class KernelShell(InteractiveShell):
 
 
 def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
-    """The outer and the inner frames of a deep traceback, and how many are left out: IPython takes seconds for all."""
+    """The outer and the inner frames of a deep traceback, and how many are left out: IPython takes seconds for all.
+
+    Without those inside an operation of `rlm`, which tell the model nothing.
+    """
     links: list[TracebackType] = []
     link = trace
     while link is not None:
-        links.append(link)
+        if not link.tb_frame.f_code.co_filename.startswith(_OPERATIONS):
+            links.append(link)
         link = link.tb_next
-    if len(links) <= 2 * FRAMES:
-        return trace, 0
+    left_out = max(0, len(links) - 2 * FRAMES)
+    if left_out:
+        links[FRAMES:-FRAMES] = []
     shortened: TracebackType | None = None
-    for link in reversed(links[:FRAMES] + links[-FRAMES:]):
+    for link in reversed(links):
         shortened = TracebackType(shortened, link.tb_frame, link.tb_lasti, link.tb_lineno)
-    return shortened, len(links) - 2 * FRAMES
+    return shortened, left_out
 
 
 def _pretty_sequence(value: Any, printer: Any, cycle: bool) -> None:

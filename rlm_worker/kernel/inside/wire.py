@@ -11,21 +11,22 @@ import trio
 from rlm_wire.broker.services import Service
 from rlm_wire.methods.kernels import CellOutcome, EnterWorkspace, RunCell
 from rlm_worker.kernel.inside import place
+from rlm_worker.kernel.inside.api.calls import CLOSING, Calls
 from rlm_worker.kernel.inside.execution import Executor
 from rlm_worker.kernel.link import open_link
 
 
-def serve(wire_fd: int, executor: Executor) -> None:
+def serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
     """Serve the worker until it ends the session; then end the kernel. Runs in a thread of its own."""
     try:
-        trio.run(_serve, wire_fd, executor)
+        trio.run(_serve, wire_fd, executor, calls)
     finally:
         if executor.busy:  # closing waits for no cell
             os.kill(os.getpid(), signal.SIGKILL)
         executor.stop()
 
 
-async def _serve(wire_fd: int, executor: Executor) -> None:
+async def _serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
     service = Service()
     token = trio.lowlevel.current_trio_token()
 
@@ -44,10 +45,13 @@ async def _serve(wire_fd: int, executor: Executor) -> None:
             outcome = result
             token.run_sync_soon(finished.set)
 
-        executor.submit(request.code, finish)
+        executor.submit(request.code, request.scope, finish)
         await finished.wait()
         assert outcome is not None
         return outcome
 
-    async with open_link(socket.socket(fileno=wire_fd), service, worker=False) as peer:
+    async with open_link(socket.socket(fileno=wire_fd), service, worker=False) as peer, trio.open_nursery() as nursery:
+        calls.attach(peer, nursery)
         await peer.wait_closed()
+        calls.detach(CLOSING)
+        nursery.cancel_scope.cancel()

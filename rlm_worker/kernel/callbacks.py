@@ -1,0 +1,128 @@
+"""What cells may call: who is asking, whether it may, and where the call leads.
+
+A kernel is known by its own socket, and a call by its scope: an unguessable word that stands for one running cell. It
+is open from the cell's start to its end, for that agent's kernel and no other. A call outside of an open scope is
+refused; closing a scope cancels what was called in it. Methods that concern the workspace are answered here, all others
+by the harness, which knows the scope as well: it is the one that gave it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from rlm_wire.broker.incoming import IncomingCall
+from rlm_wire.broker.peer import Peer
+from rlm_wire.broker.relay import relay
+from rlm_wire.broker.scopes import Scopes
+from rlm_wire.broker.services import Service
+from rlm_wire.errors import CallError
+from rlm_wire.methods.base import Request
+from rlm_worker.kernel.budget import Budget
+
+Result = TypeVar("Result")
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+OUTSIDE = "rlm was used outside of an active cell: the cell that started this has ended"
+
+
+class _OpenCell(NamedTuple):
+    agent: str
+    budget: Budget
+    caller: str | None
+
+
+class Callbacks:
+    """The callbacks of one session's cells. `harness` is where calls go that have no handler here (None: nowhere)."""
+
+    def __init__(self, harness: Peer | None = None) -> None:
+        self._harness = harness
+        self._handlers: dict[type[Request[Any]], Callable[[str, Any], Any]] = {}
+        self._scopes = Scopes()
+        self._cells: dict[str, _OpenCell] = {}
+
+    def handle(self, request: type[Request[Any]]) -> Callable[[Handler], Handler]:
+        """Decorator: the function answers `request` from cells. It takes the agent's name and the request.
+
+        Plain or async, as with `Service.handle`. To be called before there are kernels.
+        """
+
+        def register(function: Handler) -> Handler:
+            self._handlers[request] = function
+            return function
+
+        return register
+
+    @contextmanager
+    def open(self, scope: str, agent: str, budget: Budget, caller: str | None) -> Iterator[None]:
+        """Hold `scope` open for a cell of `agent`. `budget` stands still while calls of the cell are answered.
+
+        `caller` is the scope in which the cell itself was asked for, if any.
+        """
+        self._cells[scope] = _OpenCell(agent, budget, caller)
+        try:
+            with self._scopes.open(scope, agent):
+                yield
+        finally:
+            del self._cells[scope]
+
+    def check_new(self, scope: str, agent: str, caller: str | None) -> None:
+        """Refuse a cell that could not run: CallError.
+
+        That is one asked for, directly or through other agents, by a cell of the same agent: each would wait for the
+        other. And one whose scope is that of a running cell.
+        """
+        if scope in self._cells:
+            raise CallError("invalid_argument", "this scope is in use by another cell")
+        while (cell := self._cells.get(caller or "")) is not None:
+            if cell.agent == agent:
+                raise CallError(
+                    "failed_precondition",
+                    f"the agent {agent!r} is running the cell from which this was called: its kernel cannot run another"
+                    " one before that has ended",
+                )
+            caller = cell.caller
+
+    def service(self, agent: str) -> Service:
+        """What the kernel of `agent` can call."""
+        service = Service()
+        for request, function in self._handlers.items():
+            service.handle(request)(self._answer(agent, function))
+
+        @service.handle_rest
+        async def rest(method: str, params: msgspec.Raw, call: IncomingCall[Any, Any]) -> msgspec.Raw:
+            with self._within(agent, call.scope):
+                if self._harness is None:
+                    raise CallError("unimplemented", f"there is no method {method[:200]!r} here")
+                return await relay(method, params, call, self._harness, scope=call.scope)
+
+        return service
+
+    def _answer(self, agent: str, function: Callable[[str, Any], Any]) -> Callable[..., Any]:
+        async def answer(request: Any, call: IncomingCall[Any, Any]) -> Any:
+            with self._within(agent, call.scope):
+                return await function(agent, request)
+
+        def answer_at_once(request: Any, call: IncomingCall[Any, Any]) -> Any:
+            self._check(agent, call.scope)
+            return function(agent, request)
+
+        return answer if inspect.iscoroutinefunction(function) else answer_at_once
+
+    @contextmanager
+    def _within(self, agent: str, scope: str | None) -> Iterator[None]:
+        cell = self._check(agent, scope)
+        with self._scopes.within(scope) as work, cell.budget.paused():
+            yield
+        if work.cancelled_caught:
+            raise CallError("cancelled", "the cell that made this call has ended")
+
+    def _check(self, agent: str, scope: str | None) -> _OpenCell:
+        cell = self._cells.get(scope or "")
+        if cell is None or cell.agent != agent:
+            raise CallError("permission_denied", OUTSIDE)
+        return cell

@@ -1,0 +1,35 @@
+"""The `rlm` module itself: what is in it, and where it is put so that every cell finds it."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, Final
+
+from rlm_worker.kernel.inside.api.calls import Calls, Error, operation, wait
+
+NAME: Final = "rlm"
+
+DOCUMENTATION: Final = """What a cell can ask of the worker and of the harness.
+
+Each operation works in async and in plain code: `await rlm.call("m")` where an event loop runs (a cell that awaits, a
+coroutine, Trio), `rlm.call("m")` anywhere else (a plain cell, a function, a thread), where it blocks. `rlm.wait(...)`
+blocks everywhere. An operation belongs to the cell that started it, also from a thread or a background task: when that
+cell has ended, it is refused. A failed one raises `rlm.Error`, with `code` and `data`.
+"""
+
+
+def install(calls: Calls) -> ModuleType:
+    """Make the module and have `import rlm` find it."""
+    module = ModuleType(NAME, DOCUMENTATION)
+    Error.__module__ = NAME
+
+    @operation
+    async def call(method: str, /, **params: Any) -> Any:
+        """Call any method of the harness's, or of the worker's, with these params. Returns plain values."""
+        return await calls.send(method, params)
+
+    parts: dict[str, Any] = {"Error": Error, "call": call, "wait": wait}
+    vars(module).update(parts, __all__=sorted(parts))
+    sys.modules[NAME] = module
+    return module
