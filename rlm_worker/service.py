@@ -29,7 +29,7 @@ def worker_service(worker: Worker) -> rlm_wire.Service:
 
     @asynccontextmanager
     async def lifespan(peer: rlm_wire.Peer) -> AsyncIterator[Session]:
-        async with open_session(worker) as session:
+        async with open_session(worker, peer) as session:
             yield session
 
     service = rlm_wire.Service(lifespan)
@@ -80,7 +80,14 @@ async def execute(request: Execute, call: rlm_wire.IncomingCall[OutputChunk, Nev
     with agent.call():
         kernels = await session.kernels()
         agent.has_kernel = True
-        cell = kernels.cell(agent.name, request.code, timeout=request.timeout, on_output=_live(call))
+        cell = kernels.cell(
+            agent.name,
+            request.code,
+            timeout=request.timeout,
+            on_output=_live(call),
+            scope=request.scope,
+            caller=call.scope,
+        )
         with call.stoppable():
             await cell.run()
     return cell.result

@@ -15,8 +15,10 @@ import trio
 
 from rlm_wire import __version__
 from rlm_wire.broker.groups import one_error
+from rlm_wire.broker.peer import Peer
 from rlm_wire.errors import CallError
 from rlm_wire.methods.sessions import AgentClosed, WorkspaceInfo
+from rlm_worker.callbacks import cell_callbacks
 from rlm_worker.kernel import KernelHost, Kernels, open_kernels
 from rlm_worker.processes import Reaper, Survivor, process_table
 
@@ -88,7 +90,8 @@ class Agent:
 class Session:
     """One harness's workspace. Made by `open_session`."""
 
-    def __init__(self, worker: Worker, nursery: trio.Nursery) -> None:
+    def __init__(self, worker: Worker, harness: Peer, nursery: trio.Nursery) -> None:
+        self.harness = harness
         self.reaper = worker.reaper
         self.cwd = worker.cwd
         self.env = worker.env
@@ -173,7 +176,9 @@ class Session:
             await self._worker.kernel_host.warm()
 
     async def _keep_kernels(self, task_status: trio.TaskStatus[Kernels]) -> None:
-        async with open_kernels(self._worker.kernel_host, self.reaper, cwd=self.cwd, env=self.env) as kernels:
+        async with open_kernels(
+            self._worker.kernel_host, self.reaper, cwd=self.cwd, env=self.env, callbacks=cell_callbacks(self)
+        ) as kernels:
             task_status.started(kernels)
             await self._leaving.wait()
 
@@ -199,11 +204,11 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(worker: Worker) -> AsyncIterator[Session]:
-    """A session's state; leaving ends its kernels. Cancellation: kills them."""
+async def open_session(worker: Worker, harness: Peer) -> AsyncIterator[Session]:
+    """A session's state, for the harness at the other end; leaving ends its kernels. Cancellation: kills them."""
     with one_error():
         async with trio.open_nursery() as nursery:
-            session = Session(worker, nursery)
+            session = Session(worker, harness, nursery)
             try:
                 yield session
             finally:
