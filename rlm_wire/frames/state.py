@@ -13,8 +13,8 @@ also closes the caller's direction: it has nothing more to say. Cancelling twice
       └──close received──▶ RECEIVING_CLOSED ──close sent──────▲            and from each: end ──▶ DONE
 
 Between a side that ends a call and the other that has not heard of it yet, frames of that call still arrive: they
-are late, not wrong. So a frame for a call that is no longer known is dropped (spec §6.5), and only a Reply, Fail or Item
-for an id this side never used is an error.
+are late, not wrong. So a frame for a call that is no longer known is dropped (spec §6.5), and only a Reply, a Fail or
+an Item for an id this side never used is an error.
 """
 
 from __future__ import annotations
