@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.model.interface import Model, ModelError
     from rlm_harness.model.scripted import ScriptedModel
+    from rlm_harness.replication import LedgerSource
     from rlm_harness.workspace import AgentTools, Workspace, local_worker_url
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "AgentTools",
     "Ledger",
     "LedgerError",
+    "LedgerSource",
     "Model",
     "ModelError",
     "Outcome",
@@ -39,6 +41,7 @@ _HOMES = {
     "AgentTools": "workspace",
     "Ledger": "ledger.writer",
     "LedgerError": "ledger.writer",
+    "LedgerSource": "replication",
     "Model": "model.interface",
     "ModelError": "model.interface",
     "Outcome": "agent",

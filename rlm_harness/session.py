@@ -128,7 +128,7 @@ async def run_task(task: Task, model: Model, emit: Emit, interrupts: Interrupts)
         await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
         await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
         with interrupts.connected(workspace.abandon):
-            async with workspace.agent() as tools:
+            async with workspace.agent(ledger=ledger) as tools:
                 surroundings = Surroundings(info.cwd, info.platform, info.python)
                 agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
                 stop, answer, message = await _prompt(agent, task.text, interrupts)

@@ -17,6 +17,8 @@ import trio
 
 import rlm_wire
 from rlm_harness.callbacks import CellScopes, HarnessService
+from rlm_harness.replication import LedgerSource, Replication
+from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import SessionLost
 from rlm_wire.methods.base import StreamRequest
 from rlm_wire.methods.kernels import CellResult, Execute
@@ -48,10 +50,12 @@ class AgentTools:
     lost. `open_bash` and `open_ipython` give the call itself, whose `cancel()` keeps the partial result.
     """
 
-    def __init__(self, peer: rlm_wire.Peer, name: str, cells: CellScopes) -> None:
+    def __init__(self, peer: rlm_wire.Peer, name: str, cells: CellScopes, replication: Replication | None) -> None:
         self._peer = peer
         self._cells = cells
         self.name = name
+        self.replication = replication
+        """How far the worker has the agent's ledger, if it gets one."""
         self.closed: AgentClosed | None = None
         """What ending the agent met, for instance daemons left running; None while it is open."""
 
@@ -86,7 +90,7 @@ class AgentTools:
         The time that its callbacks take does not count.
         """
         with self._cells.open(self.name) as scope:
-            return await self._run(Execute(self.name, code, timeout, scope), on_output)
+            return await self._run(self._execute(code, timeout, scope), on_output)
 
     @asynccontextmanager
     async def open_ipython(
@@ -94,7 +98,7 @@ class AgentTools:
     ) -> AsyncIterator[rlm_wire.Call[CellResult, OutputChunk, Never]]:
         """As `ipython`, as an open call."""
         with self._cells.open(self.name) as scope:
-            async with self._peer.open(Execute(self.name, code, timeout, scope)) as call:
+            async with self._peer.open(self._execute(code, timeout, scope)) as call:
                 yield call
 
     async def edit(self, path: str, old: str, new: str) -> EditResult:
@@ -104,6 +108,10 @@ class AgentTools:
     async def fetch(self, url: str, *, max_chars: int = 20_000, timeout: float = 45.0) -> FetchResult:
         """GET `url` from within the workspace, as text; see `rlm_wire.methods.tools.Fetch`."""
         return await self._peer.call(Fetch(self.name, url, max_chars, timeout))
+
+    def _execute(self, code: str, timeout: float | None, scope: str) -> Execute:
+        ledger_size = self.replication.source.size if self.replication is not None else None
+        return Execute(self.name, code, timeout, scope, ledger_size)
 
     def _bash(self, command: str, timeout: float | None, cwd: str | None, env: Mapping[str, str] | None) -> Bash:
         return Bash(self.name, command, timeout, cwd, dict(env) if env is not None else None)
@@ -158,32 +166,41 @@ class Workspace:
         env: Mapping[str, str] | None = None,
         *,
         service: rlm_wire.Service | None = None,
+        trace: rlm_wire.Trace | None = None,
     ) -> AsyncIterator[Workspace]:
         """Connect to the worker at `url`; `local_worker_url()` starts one of our own, which ends with this block.
 
         `cwd` (None: the worker's own) is the directory of its agents and must exist there; `env` is laid over the
         environment that the worker allows its tools. `service` answers what cells call (`rlm.call("method", ...)`, and
-        whatever of `rlm` the worker does not answer itself); `calling_agent()` tells its handlers for whom.
+        whatever of `rlm` the worker does not answer itself); `calling_agent()` tells its handlers for whom. `trace`
+        records every frame.
 
         Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
         if the worker refuses `cwd` or `env`. Cancellation: closes the connection, which ends what its agents run.
         """
         cells = CellScopes()
-        async with rlm_wire.connect(url, HarnessService(cells, service), token=token) as peer:
+        async with rlm_wire.connect(url, HarnessService(cells, service), token=token, trace=trace) as peer:
             info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None))
             yield Workspace(peer, info, cells)
 
     @asynccontextmanager
-    async def agent(self, name: str | None = None) -> AsyncIterator[AgentTools]:
+    async def agent(self, name: str | None = None, *, ledger: LedgerSource | None = None) -> AsyncIterator[AgentTools]:
         """Open an agent: a kernel (started when first used) and the root of what it may do. `name` must be new.
 
+        `ledger` is what `rlm.history()` gives its cells: each sees the ledger as it was when the cell was asked for.
         Leaving the block ends its kernel and running commands and waits until they have ended, for at most
         CLOSE_TIMEOUT seconds if cancelled. Raises CallError or SessionLost.
         """
         opened = await self.peer.call(OpenAgent(name))
-        tools = AgentTools(self.peer, opened.agent, self._cells)
+        replication = Replication(self.peer, opened.agent, ledger) if ledger is not None else None
+        tools = AgentTools(self.peer, opened.agent, self._cells, replication)
         try:
-            yield tools
+            with one_error():
+                async with trio.open_nursery() as nursery:
+                    if replication is not None:
+                        nursery.start_soon(replication.run)
+                    yield tools
+                    nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
                 try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlm_wire.methods.ledger import LedgerChunk, ReadLedger
 from rlm_worker.kernel import Callbacks
 
 if TYPE_CHECKING:
@@ -15,4 +16,10 @@ if TYPE_CHECKING:
 
 def cell_callbacks(session: Session) -> Callbacks:
     """What the cells of `session` may call."""
-    return Callbacks(session.harness)
+    callbacks = Callbacks(session.harness)
+
+    @callbacks.handle(ReadLedger)
+    async def read_ledger(agent: str, request: ReadLedger) -> LedgerChunk:
+        return await session.agent(agent).replica.read(request.start, request.size)
+
+    return callbacks

@@ -9,6 +9,7 @@ from typing import Any, Never
 
 import rlm_wire
 from rlm_wire.methods.kernels import CellResult, Execute
+from rlm_wire.methods.ledger import LedgerChunk, LedgerSize, ReplicateLedger
 from rlm_wire.methods.sessions import (
     AgentClosed,
     AgentOpened,
@@ -38,6 +39,7 @@ def worker_service(worker: Worker) -> rlm_wire.Service:
     service.handle(CloseAgent)(close_agent)
     service.handle(Bash, stoppable=True)(bash)
     service.handle(Execute, stoppable=True)(execute)
+    service.handle(ReplicateLedger)(replicate_ledger)
     service.handle(Edit)(edit)
     service.handle(Fetch)(fetch)
     return service
@@ -87,10 +89,24 @@ async def execute(request: Execute, call: rlm_wire.IncomingCall[OutputChunk, Nev
             on_output=_live(call),
             scope=request.scope,
             caller=call.scope,
+            ledger_size=request.ledger_size,
         )
         with call.stoppable():
             await cell.run()
     return cell.result
+
+
+async def replicate_ledger(
+    request: ReplicateLedger, call: rlm_wire.IncomingCall[LedgerSize, LedgerChunk]
+) -> LedgerSize:
+    agent = _session(call).agent(request.agent)
+    with agent.call():
+        agent.replica.expect()
+        await call.send(LedgerSize(agent.replica.size))
+        async for chunk in call:
+            await agent.replica.append(chunk)
+            await call.send(LedgerSize(agent.replica.size))
+    return LedgerSize(agent.replica.size)
 
 
 async def edit(request: Edit, call: rlm_wire.IncomingCall[Never, Never]) -> EditResult:

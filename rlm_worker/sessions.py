@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -20,6 +20,7 @@ from rlm_wire.errors import CallError
 from rlm_wire.methods.sessions import AgentClosed, WorkspaceInfo
 from rlm_worker.callbacks import cell_callbacks
 from rlm_worker.kernel import KernelHost, Kernels, open_kernels
+from rlm_worker.ledger import Replica
 from rlm_worker.processes import Reaper, Survivor, process_table
 
 AGENT_LIMIT = 1024
@@ -39,10 +40,11 @@ class Worker:
 
 
 class Agent:
-    """One agent's running calls, and the processes that its commands have left behind."""
+    """One agent's running calls, its ledger, and the processes that its commands have left behind."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, temporary: str | None) -> None:
         self.name = name
+        self.replica = Replica(temporary)
         self.has_kernel = False
         self.closed = False
         self._calls: dict[trio.CancelScope, trio.Event] = {}
@@ -136,7 +138,7 @@ class Session:
             raise CallError("failed_precondition", f"there is an agent {name!r} already")
         if len(self._agents) >= AGENT_LIMIT:
             raise CallError("resource_exhausted", f"a session has {AGENT_LIMIT} agents at most: close one first")
-        agent = self._agents[name] = Agent(name)
+        agent = self._agents[name] = Agent(name, self.env.get("TMPDIR"))
         self._nursery.start_soon(self._warm_kernels)
         return agent
 
@@ -160,6 +162,7 @@ class Session:
             stopped = await agent.stop_calls()
         finally:
             self._agents.pop(name, None)
+            agent.replica.close()
         notices = [f"Still running: {survivor}" for survivor in agent.still_running()]
         return AgentClosed(stopped + agent.has_kernel, notices)
 
@@ -193,6 +196,11 @@ class Session:
                 return "/"
         return self._fallback
 
+    def close_ledgers(self) -> None:
+        """For when nothing reads them any more."""
+        for agent in self._agents.values():
+            agent.replica.close()
+
     async def leave(self) -> None:
         """End what the session still has: its calls have ended already."""
         self._leaving.set()
@@ -206,9 +214,10 @@ class Session:
 @asynccontextmanager
 async def open_session(worker: Worker, harness: Peer) -> AsyncIterator[Session]:
     """A session's state, for the harness at the other end; leaving ends its kernels. Cancellation: kills them."""
-    with one_error():
+    with ExitStack() as at_last, one_error():
         async with trio.open_nursery() as nursery:
             session = Session(worker, harness, nursery)
+            at_last.callback(session.close_ledgers)
             try:
                 yield session
             finally:

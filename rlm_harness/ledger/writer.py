@@ -44,6 +44,8 @@ class Ledger:
         self._messages = 0
         self._window = -1
         self._context: list[int] = []
+        self._size = 0
+        self._grown = trio.Event()
 
     @property
     def path(self) -> Path:
@@ -53,6 +55,20 @@ class Ledger:
     def context(self) -> list[int]:
         """The message indices of the current window, in order."""
         return list(self._context)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return self._size
+
+    async def read(self, start: int, limit: int) -> bytes:
+        """At most `limit` of the bytes from `start`, which must be below `size`. Raises OSError."""
+        return await trio.to_thread.run_sync(os.pread, self._descriptor, min(limit, self._size - start), start)
+
+    async def wait_beyond(self, size: int) -> None:
+        """Wait until there are more than `size` bytes. Cancellation: harmless."""
+        while self._size <= size:
+            await self._grown.wait()
 
     async def append(self, record: Record, *, in_context: bool = True) -> None:
         """Write `record` as the next one, after filling in its `id`, `timestamp`, `message_index` and `window`.
@@ -95,6 +111,9 @@ class Ledger:
                 f"cannot write {self.path}: {error.strerror}; the session ends here, what was recorded before is kept"
             )
             raise self._failure from error
+        self._size += len(line)
+        self._grown.set()
+        self._grown = trio.Event()
 
     async def open_window(self, reason: Literal["start", "rollback"], message_indices: list[int]) -> None:
         """Close the current window and begin the next with these earlier messages. See `append` for the rest."""
@@ -134,7 +153,7 @@ def _create(parent: Path) -> tuple[Path, int]:
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = parent / secrets.token_hex(6)
     directory.mkdir(mode=0o700)  # exclusive: an existing ledger is never opened for writing again
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     return directory, os.open(directory / "messages.jsonl", flags, 0o600)
 
 

@@ -56,13 +56,15 @@ class Execute(StreamRequest[CellResult, OutputChunk, Never], tag="kernel.execute
     `timeout` in seconds, from when the cell starts, without the time in which the cell waits for callbacks. Cancelling
     interrupts the cell and answers the partial result. `scope` is an unguessable word of the caller's: what the cell
     calls at the caller is stamped with it (spec §6.7); None if nothing there will answer. Fails with
-    `failed_precondition` if the call is made for a cell of the same agent, which could not end before it.
+    `failed_precondition` if the call is made for a cell of the same agent, which could not end before it. The cell can
+    count on `ledger_size` bytes of the ledger (see `ReplicateLedger`; None: on what the worker has).
     """
 
     agent: str
     code: str
     timeout: float | None = None
     scope: str | None = None
+    ledger_size: int | None = None
 
 
 class CellOutcome(msgspec.Struct, frozen=True):
@@ -83,8 +85,12 @@ class EnterWorkspace(Request[None], tag="cell.enter"):
 
 
 class RunCell(Request[CellOutcome], tag="cell.run"):
-    """Worker → kernel: run `code` as cell number `number` (from 1); what it calls is stamped with `scope`."""
+    """Worker → kernel: run `code` as cell number `number` (from 1); what it calls is stamped with `scope`.
+
+    `ledger_size` as in `Execute`.
+    """
 
     code: str
     number: int
     scope: str
+    ledger_size: int | None = None

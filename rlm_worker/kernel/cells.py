@@ -45,6 +45,7 @@ class Cell:
         sink: OnOutput | None,
         scope: str,
         open_scope: Callable[[Budget], AbstractContextManager[None]],
+        ledger_size: int | None,
     ) -> None:
         self.code = code
         self.timeout = timeout
@@ -52,6 +53,7 @@ class Cell:
         self.scope = scope
         self.open_scope = open_scope
         """Within it the cell may make calls, which stop the clock of that budget."""
+        self.ledger_size = ledger_size
         self.timed_out = False
         self.cancelled = False
         self.killed = False  # by us, because it did not react to the interrupt

@@ -52,12 +52,13 @@ class Kernels:
         on_output: OnOutput | None = None,
         scope: str | None = None,
         caller: str | None = None,
+        ledger_size: int | None = None,
     ) -> Cell:
         """A cell for `agent`'s kernel, which is started when it is first needed. See `Cell` for how to run it.
 
         `timeout` in seconds, from when the cell starts, without the time that its callbacks take. `on_output` gets live
         output while it runs, in order. `scope` is the cell's own (None: one is made up), `caller` that of the cell
-        which this one is run for, if any. Raises CallError as `Callbacks.check_new`.
+        which this one is run for, if any; `ledger_size` as in `Execute`. Raises CallError as `Callbacks.check_new`.
         """
         scope = scope or secrets.token_urlsafe(SCOPE_BYTES)
         self._callbacks.check_new(scope, agent, caller)
@@ -68,7 +69,7 @@ class Kernels:
         def opened(budget: Budget) -> AbstractContextManager[None]:
             return self._callbacks.open(scope, agent, budget, caller)
 
-        return Cell(lane.run, code, timeout, on_output, scope, opened)
+        return Cell(lane.run, code, timeout, on_output, scope, opened, ledger_size)
 
     async def execute(
         self, agent: str, code: str, *, timeout: float | None = None, on_output: OnOutput | None = None

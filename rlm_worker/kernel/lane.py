@@ -85,7 +85,7 @@ class Lane:
             cell.begin()
             budget = Budget(cell.timeout)
             with cell.open_scope(budget):
-                running = kernel.start_cell(cell.code, cell.scope)
+                running = kernel.start_cell(cell.code, cell.scope, cell.ledger_size)
                 try:
                     with budget.scope:
                         await running.settled.wait()

@@ -89,11 +89,11 @@ class KernelProcess:
         except SessionLost:
             raise CallError("unavailable", "The kernel died before its first cell.", retryable=True) from None
 
-    def start_cell(self, code: str, scope: str) -> RunningCell:
+    def start_cell(self, code: str, scope: str, ledger_size: int | None) -> RunningCell:
         """Give a cell to the idle kernel, which has not ended."""
         self._number += 1
         cell = self._cell = RunningCell()
-        self._nursery.start_soon(self._call, RunCell(code, self._number, scope), cell)
+        self._nursery.start_soon(self._call, RunCell(code, self._number, scope, ledger_size), cell)
         return cell
 
     async def leave(self) -> None:

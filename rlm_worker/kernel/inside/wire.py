@@ -45,6 +45,7 @@ async def _serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
             outcome = result
             token.run_sync_soon(finished.set)
 
+        calls.ledger_size = request.ledger_size
         executor.submit(request.code, request.scope, finish)
         await finished.wait()
         assert outcome is not None

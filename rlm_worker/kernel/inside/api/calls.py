@@ -110,6 +110,8 @@ class Calls:
     """The way from this process's code to the worker. One per kernel; of use once it is attached."""
 
     def __init__(self) -> None:
+        self.ledger_size: int | None = None
+        """How much of the ledger the running cell may count on, in bytes."""
         self._peer: Peer | None = None
         self._nursery: trio.Nursery
         self._token: trio.lowlevel.TrioToken

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from rlm_worker.kernel.inside.api.calls import Calls, Error, operation, wait
+from rlm_worker.kernel.inside.api.history import history_of
 
 NAME: Final = "rlm"
 
@@ -29,7 +30,7 @@ def install(calls: Calls) -> ModuleType:
         """Call any method of the harness's, or of the worker's, with these params. Returns plain values."""
         return await calls.send(method, params)
 
-    parts: dict[str, Any] = {"Error": Error, "call": call, "wait": wait}
+    parts: dict[str, Any] = {"Error": Error, "call": call, "history": history_of(calls), "wait": wait}
     vars(module).update(parts, __all__=sorted(parts))
     sys.modules[NAME] = module
     return module
