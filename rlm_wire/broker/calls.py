@@ -30,7 +30,19 @@ DEADLINE_GRACE: Final = 5.0
 class Call(Generic[Result, Received, Sent]):
     """A call in progress, from `peer.open(request)`: items both ways, then the result. For one task at a time."""
 
-    __slots__ = ("_error", "_gate", "_items", "_peer", "_types", "_value", "_waiter", "ended", "id", "method")
+    __slots__ = (
+        "_cancelled",
+        "_error",
+        "_gate",
+        "_items",
+        "_peer",
+        "_types",
+        "_value",
+        "_waiter",
+        "ended",
+        "id",
+        "method",
+    )
 
     def __init__(self, peer: Peer, call_id: int, method: str, types: RequestTypes) -> None:
         self.id = call_id
@@ -38,6 +50,7 @@ class Call(Generic[Result, Received, Sent]):
         self._peer = peer
         self._types = types
         self.ended = False
+        self._cancelled = False
         self._value: Result | None = None
         self._error: WireError | None = None
         self._waiter: trio.lowlevel.Task | None = None
@@ -68,6 +81,7 @@ class Call(Generic[Result, Received, Sent]):
 
     def cancel(self, reason: str = "") -> None:
         """Ask the peer to stop the work; harmless if the call has ended. `result()` then tells how it ended."""
+        self._cancelled = True
         if not self.ended:
             self._peer.cancel_call(self, reason)
 
@@ -79,17 +93,17 @@ class Call(Generic[Result, Received, Sent]):
         """
         if self._gate is None:
             self._gate = self._peer.item_gate(self.id)
-        if await self._gate.wait() and not self.ended:
+        if await self._gate.wait() and not self.ended and not self._cancelled:
             self._peer.send_item(self.id, item)
         elif self._error is not None:
             raise self._error.with_traceback(None)
         else:
-            raise trio.BrokenResourceError(f"{self.method} has ended and takes no more items")
+            raise trio.BrokenResourceError(f"{self.method} has ended or was cancelled, and takes no more items")
 
     async def close_sending(self) -> None:
-        """Tell the peer that no more items come. Harmless if the call has ended."""
+        """Tell the peer that no more items come. Harmless if the call has ended or was cancelled."""
         await trio.lowlevel.checkpoint()
-        if not self.ended:
+        if not self.ended and not self._cancelled:
             self._peer.close_sending(self.id)
 
     def __aiter__(self) -> AsyncIterator[Received]:

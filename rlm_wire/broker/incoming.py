@@ -128,6 +128,7 @@ class IncomingCall(Generic[Sent, Received]):
         with self._whole:
             try:
                 result = await (function(request, self) if self._registration.takes_call else function(request))
+                await self.peer.wait_room()  # results for a peer that reads slowly must not pile up without bound
             except Exception as error:  # noqa: BLE001 - the boundary: whatever a handler raises becomes an answer
                 self._answer_error(error)
             else:

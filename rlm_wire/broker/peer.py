@@ -23,8 +23,8 @@ from rlm_wire.broker.keepalive import keep_alive
 from rlm_wire.broker.link import Link
 from rlm_wire.broker.scopes import current_scope
 from rlm_wire.broker.services import Registration, Service
-from rlm_wire.broker.writer import ENOUGH, Writer
-from rlm_wire.errors import CallError, SessionLost, TransportError, WireError
+from rlm_wire.broker.writer import BACKLOG, ENOUGH, Writer
+from rlm_wire.errors import CallError, RemoteProtocolError, SessionLost, TransportError, WireError
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
 from rlm_wire.frames.schema import NO_ITEMS, Cancel, Close, Fail, Pong, Reply
@@ -152,6 +152,11 @@ class Peer:
     def item_gate(self, call_id: int) -> ItemGate:
         return ItemGate(call_id, self._connection, self._writer)
 
+    async def wait_room(self) -> None:
+        """Wait while far more is queued than the peer takes."""
+        while self._connection.queued > BACKLOG and not self._connection.ended:
+            await self._writer.wait_room()
+
     def send_item(self, call_id: int, item: Any) -> None:
         self._connection.send_item(call_id, item)
         self._writer.wake()
@@ -222,6 +227,9 @@ class Peer:
             error = self._ended.error
         except (TransportError, trio.ClosedResourceError) as broken:
             error = broken if isinstance(broken, TransportError) else TransportError("the stream is closed")
+        if isinstance(error, RemoteProtocolError):
+            with trio.move_on_after(CLOSE_GRACE):
+                await self._writer.drain()  # the peer should hear why
         self.lose(error or SessionLost("the peer ended the session"))
 
     def _handle(self, events: list[Event]) -> None:

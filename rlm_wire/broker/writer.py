@@ -22,6 +22,9 @@ BURST: Final = 512 * 1024
 ROOM: Final = 512 * 1024
 """Bytes of items that may queue before their senders wait: enough to keep the link busy, little to hold back others."""
 
+BACKLOG: Final = 32 * 1024 * 1024
+"""Bytes that may queue before handlers wait with their answers: two of the largest messages."""
+
 ENOUGH: Final = 32
 """Small frames that are worth a send although more are about to come: the peer then works on them meanwhile."""
 

@@ -59,6 +59,17 @@ async def test_sending_to_a_call_that_has_ended_says_so(endpoint: Endpoint) -> N
             await call.send(1)
 
 
+async def test_sending_to_a_call_that_was_cancelled_says_so_and_closing_it_is_harmless(endpoint: Endpoint) -> None:
+    async with endpoint.connect() as peer, peer.open(Total()) as call:
+        call.cancel()
+        with pytest.raises((trio.BrokenResourceError, rlm_wire.CallError)):
+            await call.send(1)
+        await call.close_sending()
+        with pytest.raises(rlm_wire.CallError) as caught:
+            await call.result()
+        assert caught.value.code == "cancelled"
+
+
 async def test_a_wrong_item_reaches_the_handler_as_its_callers_fault(endpoint: Endpoint) -> None:
     async with endpoint.connect() as peer, peer.open(Total()) as call:
         await call.send("one")  # type: ignore[arg-type]
