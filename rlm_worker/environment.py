@@ -13,6 +13,8 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
+from rlm_wire.errors import CallError
+
 ALLOWED = frozenset(
     {
         "HOME", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER",  # who and where
@@ -53,6 +55,14 @@ def seal() -> None:
     if 0 < start < end:  # 0 where the kernel does not tell
         ctypes.memset(start, 0, end - start)
     library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def checked_environment(env: Mapping[str, str]) -> Mapping[str, str]:
+    """`env`, if it can be one. Raises CallError("invalid_argument") that names the variable."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise CallError("invalid_argument", f"{name!r} cannot be an environment variable with this value")
+    return env
 
 
 def _account() -> dict[str, str]:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any, Never
 
 import rlm_wire
-from rlm_wire.methods.kernels import CellResult, Execute
+from rlm_wire.methods.events import Event, FollowEvents
+from rlm_wire.methods.jobs import FollowJob, JobInfo
+from rlm_wire.methods.kernels import (
+    CellResult,
+    Execute,
+    InspectKernel,
+    Interrupted,
+    InterruptKernel,
+    KernelVariables,
+)
 from rlm_wire.methods.ledger import LedgerChunk, LedgerSize, ReplicateLedger
 from rlm_wire.methods.sessions import (
     AgentClosed,
@@ -19,7 +28,9 @@ from rlm_wire.methods.sessions import (
     WorkspaceInfo,
 )
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
-from rlm_worker.sessions import Session, Worker, checked_environment, open_session
+from rlm_worker.background import OPERATIONS, Background, Operation
+from rlm_worker.environment import checked_environment
+from rlm_worker.sessions import Session, Worker, open_session
 from rlm_worker.tools.bash import run_bash
 from rlm_worker.tools.edit import run_edit
 from rlm_worker.tools.fetch import run_fetch
@@ -39,14 +50,20 @@ def worker_service(worker: Worker) -> rlm_wire.Service:
     service.handle(CloseAgent)(close_agent)
     service.handle(Bash, stoppable=True)(bash)
     service.handle(Execute, stoppable=True)(execute)
+    service.handle(InspectKernel)(inspect)
+    service.handle(InterruptKernel)(interrupt)
     service.handle(ReplicateLedger)(replicate_ledger)
     service.handle(Edit)(edit)
     service.handle(Fetch)(fetch)
+    service.handle(FollowJob, stoppable=True)(follow_job)
+    service.handle(FollowEvents, stoppable=True)(follow_events)
+    for request, operation in OPERATIONS.items():
+        service.handle(request)(_in_background(operation))
     return service
 
 
 async def open_workspace(request: OpenWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> WorkspaceInfo:
-    return _session(call).open_workspace(request.cwd, request.env)
+    return _session(call).open_workspace(request.cwd, request.env, request.quotas)
 
 
 async def open_agent(request: OpenAgent, call: rlm_wire.IncomingCall[Never, Never]) -> AgentOpened:
@@ -96,6 +113,19 @@ async def execute(request: Execute, call: rlm_wire.IncomingCall[OutputChunk, Nev
     return cell.result
 
 
+async def inspect(request: InspectKernel, call: rlm_wire.IncomingCall[Never, Never]) -> KernelVariables:
+    session = _session(call)
+    agent = session.agent(request.agent)
+    with agent.call():
+        return await (await session.kernels()).inspect(agent.name) if agent.has_kernel else KernelVariables()
+
+
+async def interrupt(request: InterruptKernel, call: rlm_wire.IncomingCall[Never, Never]) -> Interrupted:
+    session = _session(call)
+    agent = session.agent(request.agent)
+    return Interrupted(agent.has_kernel and (await session.kernels()).interrupt(agent.name))
+
+
 async def replicate_ledger(
     request: ReplicateLedger, call: rlm_wire.IncomingCall[LedgerSize, LedgerChunk]
 ) -> LedgerSize:
@@ -118,6 +148,26 @@ async def edit(request: Edit, call: rlm_wire.IncomingCall[Never, Never]) -> Edit
 async def fetch(request: Fetch, call: rlm_wire.IncomingCall[Never, Never]) -> FetchResult:
     with _session(call).agent(request.agent).call():
         return await run_fetch(request.url, max_chars=request.max_chars, timeout=request.timeout)
+
+
+async def follow_job(request: FollowJob, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> JobInfo:
+    session = _session(call)
+    with session.agent(request.agent).call():
+        return await session.background.jobs.follow(request, call.send, call.stoppable)
+
+
+async def follow_events(request: FollowEvents, call: rlm_wire.IncomingCall[Event, Never]) -> None:
+    with call.stoppable():
+        await _session(call).background.events.follow(call.send)
+
+
+def _in_background(operation: Callable[[Background], Operation]) -> Callable[..., Awaitable[Any]]:
+    async def answer(request: Any, call: rlm_wire.IncomingCall[Never, Never]) -> Any:
+        session = _session(call)
+        with session.agent(request.agent).call():
+            return await operation(session.background)(request)
+
+    return answer
 
 
 def _session(call: rlm_wire.IncomingCall[Any, Any]) -> Session:

@@ -17,8 +17,10 @@ from rlm_wire import __version__
 from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.peer import Peer
 from rlm_wire.errors import CallError
-from rlm_wire.methods.sessions import AgentClosed, WorkspaceInfo
+from rlm_wire.methods.sessions import AgentClosed, Quotas, WorkspaceInfo
+from rlm_worker.background import Background, open_background
 from rlm_worker.callbacks import cell_callbacks
+from rlm_worker.environment import checked_environment
 from rlm_worker.kernel import KernelHost, Kernels, open_kernels
 from rlm_worker.ledger import Replica
 from rlm_worker.processes import Reaper, Survivor, process_table
@@ -92,6 +94,9 @@ class Agent:
 class Session:
     """One harness's workspace. Made by `open_session`."""
 
+    background: Background
+    """Jobs, services and watches."""
+
     def __init__(self, worker: Worker, harness: Peer, nursery: trio.Nursery) -> None:
         self.harness = harness
         self.reaper = worker.reaper
@@ -106,8 +111,13 @@ class Session:
         self._leaving = trio.Event()
         self._fallback: str | None = None
 
-    def open_workspace(self, cwd: str | None, env: Mapping[str, str] | None) -> WorkspaceInfo:
-        """Set directory and environment. Raises CallError: `not_found`, `invalid_argument`, `failed_precondition`."""
+    def open_workspace(
+        self, cwd: str | None, env: Mapping[str, str] | None, quotas: Quotas | None = None
+    ) -> WorkspaceInfo:
+        """Set directory, environment and quotas.
+
+        Raises CallError: `not_found`, `invalid_argument`, `failed_precondition`.
+        """
         if self._agents:
             raise CallError("failed_precondition", "this session has agents: open the workspace before the first one")
         if cwd is not None:
@@ -117,6 +127,7 @@ class Session:
                 raise CallError("not_found", f"the directory {directory} {problem} on the worker's machine")
             self.cwd = os.path.normpath(directory)
         checked_environment(env or {})
+        self.background.grant(quotas or Quotas())
         self.env = {**self._worker.env, **(env or {})}
         machine = os.uname()
         return WorkspaceInfo(
@@ -160,11 +171,12 @@ class Session:
             if self._kernels is not None:
                 await self._kernels.close(name)
             stopped = await agent.stop_calls()
+            stopped_jobs, services_left = await self.background.close_agent(name)
         finally:
             self._agents.pop(name, None)
             agent.replica.close()
         notices = [f"Still running: {survivor}" for survivor in agent.still_running()]
-        return AgentClosed(stopped + agent.has_kernel, notices)
+        return AgentClosed(stopped + stopped_jobs + agent.has_kernel, services_left + notices)
 
     async def kernels(self) -> Kernels:
         """The kernels of this session, which live as long as it does."""
@@ -213,20 +225,13 @@ class Session:
 
 @asynccontextmanager
 async def open_session(worker: Worker, harness: Peer) -> AsyncIterator[Session]:
-    """A session's state, for the harness at the other end; leaving ends its kernels. Cancellation: kills them."""
+    """A session's state, for the harness at the other end; leaving ends what it runs. Cancellation: kills it."""
     with ExitStack() as at_last, one_error():
         async with trio.open_nursery() as nursery:
             session = Session(worker, harness, nursery)
             at_last.callback(session.close_ledgers)
-            try:
-                yield session
-            finally:
-                await session.leave()
-
-
-def checked_environment(env: Mapping[str, str]) -> Mapping[str, str]:
-    """`env`, if it can be one. Raises CallError("invalid_argument") that names the variable."""
-    for name, value in env.items():
-        if not name or "=" in name or "\0" in name or "\0" in value:
-            raise CallError("invalid_argument", f"{name!r} cannot be an environment variable with this value")
-    return env
+            async with open_background(session) as session.background:
+                try:
+                    yield session
+                finally:
+                    await session.leave()

@@ -17,14 +17,32 @@ class WorkspaceInfo(msgspec.Struct, frozen=True):
     python: str
 
 
+class Quotas(msgspec.Struct, frozen=True):
+    """What the harness grants to a session's agents together.
+
+    `job_bytes`: kept output of one job or service on disk, at least 128 KiB. `total_bytes`: of all of them; when it is
+    used up, ended jobs lose theirs, the oldest first, and say so. `watches`: active ones; `registered_watches`: all
+    that are ever set.
+    """
+
+    active_jobs: int = 32
+    job_bytes: int = 16 * 1024 * 1024
+    total_bytes: int = 512 * 1024 * 1024
+    active_services: int = 16
+    watches: int = 64
+    registered_watches: int = 1024
+
+
 class OpenWorkspace(Request[WorkspaceInfo], tag="workspace.open"):
     """First call of a session: the directory and environment of its agents.
 
-    `cwd` (None: the worker's own) must exist; `env` is laid over the worker's allow-listed environment.
+    `cwd` (None: the worker's own) must exist; `env` is laid over the worker's allow-listed environment; `quotas` (None:
+    the defaults) bound what its agents may run in the background.
     """
 
     cwd: str | None = None
     env: dict[str, str] | None = None
+    quotas: Quotas | None = None
 
 
 class AgentOpened(msgspec.Struct, frozen=True):

@@ -94,7 +94,7 @@ async def run_bash(
 async def _start(reaper: Reaper, command: str, cwd: str, env: Mapping[str, str], pipe: OutputPipe) -> Process:
     with memory_file("command", command.encode("utf-8", "surrogateescape")) as script:
         return await reaper.spawn(
-            [_find_bash(env.get("PATH"))],
+            [find_bash(env.get("PATH"))],
             cwd=cwd,
             env={**env, "PWD": cwd},  # so that a path through a symbolic link is kept as it is
             fds={1: pipe.write, 2: pipe.write},
@@ -122,7 +122,7 @@ async def _finish(
 
 
 @lru_cache(maxsize=16)
-def _find_bash(path: str | None) -> str:
+def find_bash(path: str | None) -> str:
     import shutil  # slow to import, and the worker should listen soon
 
     return shutil.which("bash", path=path) or "/bin/bash"

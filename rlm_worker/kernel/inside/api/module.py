@@ -8,6 +8,9 @@ from typing import Any, Final
 
 from rlm_worker.kernel.inside.api.calls import Calls, Error, operation, wait
 from rlm_worker.kernel.inside.api.history import history_of
+from rlm_worker.kernel.inside.api.service import Services
+from rlm_worker.kernel.inside.api.shell import Shell
+from rlm_worker.kernel.inside.api.watch import Watches
 
 NAME: Final = "rlm"
 
@@ -30,7 +33,15 @@ def install(calls: Calls) -> ModuleType:
         """Call any method of the harness's, or of the worker's, with these params. Returns plain values."""
         return await calls.send(method, params)
 
-    parts: dict[str, Any] = {"Error": Error, "call": call, "history": history_of(calls), "wait": wait}
+    parts: dict[str, Any] = {
+        "Error": Error,
+        "call": call,
+        "history": history_of(calls),
+        "service": Services(calls),
+        "shell": Shell(calls),
+        "wait": wait,
+        "watch": Watches(calls),
+    }
     vars(module).update(parts, __all__=sorted(parts))
     sys.modules[NAME] = module
     return module

@@ -1,0 +1,111 @@
+"""How a shell command of a job or service is checked and started, and its output kept until it has ended."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from rlm_wire.broker.groups import one_error
+from rlm_wire.errors import CallError
+from rlm_worker.jobs.output import KeptOutput
+from rlm_worker.processes import DirectoryError, Process, Reaper, memory_file
+from rlm_worker.processes.descriptors import OutputPipe
+from rlm_worker.tools.bash import find_bash
+
+COMMAND_LIMIT = 65_536
+"""Characters of a command. A longer script belongs in a file."""
+
+GRACE = 1.0
+"""Seconds from SIGTERM to SIGKILL, if nobody says otherwise."""
+
+EOF_WAIT = 2.0
+"""Seconds for which output is still taken once bash has ended: `tee >(wc -c)` prints after it."""
+
+BASH_OPTIONS = ("--noprofile", "--norc", "-o", "pipefail")
+
+
+class Place(Protocol):
+    """Where a session's commands run."""
+
+    reaper: Reaper
+    cwd: str
+    env: dict[str, str]
+
+    def fallback_directory(self) -> str:
+        """A directory to use when the agent's own has vanished."""
+
+
+class ShellCommand:
+    """A command that was checked: its Bash text, its directory, its environment.
+
+    Raises CallError("invalid_argument"). `env` must have been checked.
+    """
+
+    def __init__(self, place: Place, command: str | list[str], cwd: str | None, env: Mapping[str, str]) -> None:
+        self.text = _text(command)
+        self.cwd = str(Path(place.cwd, cwd or ""))
+        self.notices: list[str] = []
+        self._place = place
+        self._own_directory = cwd is None
+        self._env = env
+
+    async def start(self, pipe: OutputPipe, stdin: int | None = None) -> Process:
+        """Start it with bash; its output goes to `pipe`. Raises what `Reaper.spawn` raises.
+
+        The agent's own directory may have been removed: then it runs in another one, and `notices` says so.
+        """
+        fds = {1: pipe.write, 2: pipe.write} | ({} if stdin is None else {0: stdin})
+        with memory_file("command", self.text.encode("utf-8", "surrogateescape")) as script:
+            return await self.spawn(list(BASH_OPTIONS), fds, pipe, script)
+
+    async def spawn(
+        self, arguments: list[str], fds: Mapping[int, int], pipe: OutputPipe, script: int | None = None
+    ) -> Process:
+        """Start bash with exactly these arguments and descriptors, in the command's directory and environment."""
+        try:
+            return await self._spawn(arguments, fds, pipe, script)
+        except DirectoryError as error:
+            if not self._own_directory:
+                raise
+            self.cwd = self._place.fallback_directory()
+            self.notices.append(f"{error.message}. The command ran in {self.cwd} instead.")
+            return await self._spawn(arguments, fds, pipe, script)
+
+    async def _spawn(
+        self, arguments: list[str], fds: Mapping[int, int], pipe: OutputPipe, script: int | None
+    ) -> Process:
+        env = {**self._place.env, **self._env, "PWD": self.cwd}
+        argv = [find_bash(env.get("PATH")), *arguments]
+        return await self._place.reaper.spawn(argv, cwd=self.cwd, env=env, fds=fds, output=pipe.read, script=script)
+
+
+def _text(command: str | list[str]) -> str:
+    text = command if isinstance(command, str) else shlex.join(command)
+    if not text.strip():
+        raise CallError("invalid_argument", "empty command")
+    if len(text) > COMMAND_LIMIT:
+        raise CallError("invalid_argument", f"a command has {COMMAND_LIMIT} characters at most: put it into a file")
+    if "\0" in text:
+        raise CallError("invalid_argument", "a command cannot contain a NUL character")
+    return text
+
+
+async def keep_output(output: KeptOutput, descriptor: int, run: Callable[[], Awaitable[None]]) -> None:
+    """Keep what comes out of `descriptor` until `run` has returned, and then what is still to come, within EOF_WAIT.
+
+    Raises what `run` raises. Cancellation: cancels `run`; what was printed until that has ended is kept, too.
+    """
+    try:
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(output.fill, descriptor)
+                await run()
+                with trio.move_on_after(EOF_WAIT):
+                    await output.wait_complete()
+                nursery.cancel_scope.cancel()
+    finally:
+        await output.drain(descriptor)
