@@ -21,7 +21,7 @@ from rlm_harness.replication import LedgerSource, Replication
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import SessionLost
 from rlm_wire.methods.base import StreamRequest
-from rlm_wire.methods.kernels import CellResult, Execute
+from rlm_wire.methods.kernels import CellResult, Execute, InspectKernel, InterruptKernel, KernelVariables
 from rlm_wire.methods.sessions import AgentClosed, CloseAgent, OpenAgent, OpenWorkspace, WorkspaceInfo
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
 
@@ -100,6 +100,14 @@ class AgentTools:
         with self._cells.open(self.name) as scope:
             async with self._peer.open(self._execute(code, timeout, scope)) as call:
                 yield call
+
+    async def inspect(self) -> KernelVariables:
+        """The variables of the agent's kernel, with types and sizes; also while a cell runs. Runs no code of theirs."""
+        return await self._peer.call(InspectKernel(self.name))
+
+    async def interrupt(self) -> bool:
+        """Interrupt the cell that runs, as Ctrl-C does, which its own call then reports. False if none runs."""
+        return (await self._peer.call(InterruptKernel(self.name))).running
 
     async def edit(self, path: str, old: str, new: str) -> EditResult:
         """Replace the one occurrence of `old` in the file; see `rlm_wire.methods.tools.Edit` for what can go wrong."""

@@ -67,6 +67,47 @@ class Execute(StreamRequest[CellResult, OutputChunk, Never], tag="kernel.execute
     ledger_size: int | None = None
 
 
+class Variable(msgspec.Struct, frozen=True):
+    """`type` with its module unless that is builtins or the session's own; `size` in bytes, without what it refers to.
+
+    `length` is of built-in containers and texts only. Names and types are cut after 200 characters.
+    """
+
+    name: str
+    type: str
+    size: int
+    length: int | None = None
+
+
+class KernelVariables(msgspec.Struct, frozen=True):
+    """The user's variables, at most 1000 of `total`; `running`: a cell runs at this moment."""
+
+    variables: list[Variable] = []
+    total: int = 0
+    running: bool = False
+
+
+class InspectKernel(Request[KernelVariables], tag="kernel.inspect"):
+    """What the agent's kernel holds, also while a cell runs; empty if it has no kernel. Runs no code of the user's.
+
+    Fails with `unavailable` if the kernel does not answer within 5 s: a cell holds the interpreter in C code.
+    """
+
+    agent: str
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """`running`: there was a cell to interrupt."""
+
+    running: bool
+
+
+class InterruptKernel(Request[Interrupted], tag="kernel.interrupt"):
+    """Interrupt the cell that runs, as Ctrl-C does; its own call then answers. It may ignore it: to insist, cancel."""
+
+    agent: str
+
+
 class CellOutcome(msgspec.Struct, frozen=True):
     """Kernel → worker: what only the kernel knows of a finished cell; its output travels by pipe."""
 
@@ -82,6 +123,10 @@ class EnterWorkspace(Request[None], tag="cell.enter"):
 
     cwd: str
     env: dict[str, str]
+
+
+class InspectNamespace(Request[KernelVariables], tag="cell.inspect"):
+    """Worker → kernel: answered beside a running cell."""
 
 
 class RunCell(Request[CellOutcome], tag="cell.run"):

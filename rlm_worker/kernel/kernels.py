@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from rlm_wire.methods.kernels import CellResult
+from rlm_wire.methods.kernels import CellResult, KernelVariables
 from rlm_worker.kernel.budget import Budget
 from rlm_worker.kernel.callbacks import Callbacks
 from rlm_worker.kernel.cells import Cell, OnOutput
@@ -81,6 +81,19 @@ class Kernels:
         cell = self.cell(agent, code, timeout=timeout, on_output=on_output)
         await cell.run()
         return cell.result
+
+    async def inspect(self, agent: str) -> KernelVariables:
+        """What `agent`'s kernel holds, also while a cell runs; nothing if it has none.
+
+        Raises CallError("unavailable") if the kernel cannot answer. Cancellation: harmless.
+        """
+        lane = self._lanes.get(agent)
+        return KernelVariables() if lane is None else await lane.inspect()
+
+    def interrupt(self, agent: str) -> bool:
+        """Interrupt the cell that `agent` runs; False if it runs none."""
+        lane = self._lanes.get(agent)
+        return lane is not None and lane.interrupt()
 
     async def close(self, agent: str) -> None:
         """End `agent`'s kernel and what is attached to it; harmless if it has none. A busy kernel is killed.

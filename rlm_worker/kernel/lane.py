@@ -8,6 +8,7 @@ from typing import Final
 import trio
 
 from rlm_wire.errors import CallError
+from rlm_wire.methods.kernels import KernelVariables
 from rlm_worker.kernel.budget import Budget
 from rlm_worker.kernel.cells import INTERRUPT_GRACE, LOST, Cell, describe_exit
 from rlm_worker.kernel.process import KernelProcess, RunningCell
@@ -26,6 +27,7 @@ class Lane:
         self._kernel: KernelProcess | None = None
         self._deaths = 0  # since the last cell that a kernel survived
         self._closed = False
+        self._running = False
 
     async def run(self, cell: Cell) -> None:
         """Run `cell` when its turn comes. Cancellation: see `Cell.run`."""
@@ -49,6 +51,20 @@ class Lane:
                 await kernel.dead.wait()
         else:
             await kernel.leave()
+
+    async def inspect(self) -> KernelVariables:
+        """What the kernel holds; nothing if there is none. Raises CallError as `KernelProcess.inspect`."""
+        kernel = self._kernel
+        if kernel is None or kernel.has_ended():
+            return KernelVariables()
+        return await kernel.inspect()
+
+    def interrupt(self) -> bool:
+        """Interrupt the cell that runs; False if there is none."""
+        if self._kernel is None or not self._running:
+            return False
+        self._kernel.interrupt()
+        return True
 
     async def _ready_kernel(self, cell: Cell) -> KernelProcess | None:
         """The agent's kernel, started if need be; None if the cell was refused."""
@@ -86,6 +102,7 @@ class Lane:
             budget = Budget(cell.timeout)
             with cell.open_scope(budget):
                 running = kernel.start_cell(cell.code, cell.scope, cell.ledger_size)
+                self._running = True
                 try:
                     with budget.scope:
                         await running.settled.wait()
@@ -97,6 +114,7 @@ class Lane:
                     with trio.CancelScope(shield=True):
                         if not running.settled.is_set():
                             await _stop(kernel, running, cell)
+                    self._running = False
                     kernel.output.detach()
                     self._count(running)
                     cell.conclude(running.outcome, capture.output(), notices, kernel.exit_status)

@@ -18,7 +18,14 @@ import trio
 from rlm_wire.broker.peer import Peer
 from rlm_wire.broker.services import Service
 from rlm_wire.errors import CallError, SessionLost
-from rlm_wire.methods.kernels import CellError, CellOutcome, EnterWorkspace, RunCell
+from rlm_wire.methods.kernels import (
+    CellError,
+    CellOutcome,
+    EnterWorkspace,
+    InspectNamespace,
+    KernelVariables,
+    RunCell,
+)
 from rlm_worker.kernel.hosts import Forked, Host
 from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
@@ -27,6 +34,9 @@ from rlm_worker.processes import Reaper, process_table
 LEAVE_GRACE: Final = 2.0
 """Seconds that an idle kernel has for its exit handlers and open files when it is closed."""
 
+INSPECTION_PATIENCE: Final = 5.0
+"""Seconds to wait for a busy kernel to say what it holds."""
+
 
 class RunningCell:
     """A cell in a kernel: settled when it is over; then `outcome` is None if the kernel died instead."""
@@ -34,6 +44,14 @@ class RunningCell:
     def __init__(self) -> None:
         self.settled = trio.Event()
         self.outcome: CellOutcome | None = None
+
+
+class _Inspection:
+    """A question to the kernel on its way."""
+
+    def __init__(self) -> None:
+        self.settled = trio.Event()
+        self.variables: KernelVariables | None = None
 
 
 class KernelProcess:
@@ -51,6 +69,7 @@ class KernelProcess:
         self._wire = wire
         self._cell: RunningCell | None = None
         self._number = 0
+        self._inspection: _Inspection | None = None
         self._leaving = False
         self._peer: Peer
         self._nursery: trio.Nursery
@@ -96,6 +115,21 @@ class KernelProcess:
         self._nursery.start_soon(self._call, RunCell(code, self._number, scope, ledger_size), cell)
         return cell
 
+    async def inspect(self) -> KernelVariables:
+        """What the kernel holds, also while it runs a cell. CallError("unavailable") if it does not answer in time.
+
+        A cell that holds the interpreter keeps it from answering; whoever asks meanwhile waits for the same answer.
+        """
+        inspection = self._inspection
+        if inspection is None:
+            inspection = self._inspection = _Inspection()
+            self._nursery.start_soon(self._inspect, inspection)
+        with trio.move_on_after(INSPECTION_PATIENCE):
+            await inspection.settled.wait()
+        if inspection.variables is None:
+            raise CallError("unavailable", "The kernel does not answer: its cell is busy in C code.", retryable=True)
+        return inspection.variables
+
     async def leave(self) -> None:
         """End the idle kernel in the ordinary way, so that exit handlers run and files are flushed; then by force.
 
@@ -138,6 +172,12 @@ class KernelProcess:
         except CallError as error:
             cell.outcome = CellOutcome("error", error=CellError("KernelError", error.message, error.message))
         cell.settled.set()
+
+    async def _inspect(self, inspection: _Inspection) -> None:
+        with contextlib.suppress(SessionLost):
+            inspection.variables = await self._peer.call(InspectNamespace())
+        inspection.settled.set()
+        self._inspection = None
 
     async def _kill_when_silent(self) -> None:
         """A kernel that closed its wire, or became another program, is of no use any more."""

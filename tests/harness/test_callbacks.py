@@ -274,6 +274,16 @@ async def test_b39_a_cancelled_cell_stops_waiting_at_once_and_cancels_its_call(w
     assert await value(one, "kept") == "1"
 
 
+async def test_b39_an_interrupt_breaks_a_wait_at_once(world: World) -> None:
+    one = world.agents["one"]
+    async with one.open_ipython("rlm.call('test.stall')") as running:
+        await world.stalled.wait()
+        assert await one.interrupt()
+        cell = await running.result()
+    assert (cell.status, cell.notices) == ("interrupted", [])
+    assert not await one.interrupt()
+
+
 async def test_b39_a_cell_calls_back_a_hundred_times_and_from_four_threads(world: World) -> None:
     code = """
 from concurrent.futures import ThreadPoolExecutor

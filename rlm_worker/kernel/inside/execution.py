@@ -24,8 +24,8 @@ from types import FrameType
 from typing import Any
 
 from rlm_wire.broker.scopes import current_scope
-from rlm_wire.methods.kernels import CellError, CellOutcome
-from rlm_worker.kernel.inside import streams
+from rlm_wire.methods.kernels import CellError, CellOutcome, KernelVariables
+from rlm_worker.kernel.inside import inspection, streams
 from rlm_worker.kernel.inside.record import CellRecord
 from rlm_worker.kernel.inside.shell import KernelShell
 
@@ -53,6 +53,10 @@ class Executor:
     def busy(self) -> bool:
         """A cell runs at this moment."""
         return not self._idle
+
+    def inspect(self) -> KernelVariables:
+        """The user's variables, from any thread."""
+        return inspection.variables(self._shell.user_ns, self._shell.user_ns_hidden, self.busy)
 
     def submit(self, code: str, scope: str | None, done: Done) -> None:
         """Queue a cell; whatever it starts carries `scope`. `done` is called with its outcome on the main thread."""

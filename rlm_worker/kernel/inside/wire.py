@@ -9,7 +9,13 @@ import socket
 import trio
 
 from rlm_wire.broker.services import Service
-from rlm_wire.methods.kernels import CellOutcome, EnterWorkspace, RunCell
+from rlm_wire.methods.kernels import (
+    CellOutcome,
+    EnterWorkspace,
+    InspectNamespace,
+    KernelVariables,
+    RunCell,
+)
 from rlm_worker.kernel.inside import place
 from rlm_worker.kernel.inside.api.calls import CLOSING, Calls
 from rlm_worker.kernel.inside.execution import Executor
@@ -34,6 +40,10 @@ async def _serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
     def enter_workspace(request: EnterWorkspace) -> None:
         if notice := place.enter(request.cwd, request.env):
             executor.notices.append(notice)
+
+    @service.handle(InspectNamespace)
+    def inspect(request: InspectNamespace) -> KernelVariables:
+        return executor.inspect()
 
     @service.handle(RunCell)
     async def run_cell(request: RunCell) -> CellOutcome:
