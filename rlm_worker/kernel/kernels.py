@@ -106,7 +106,7 @@ class Kernels:
 
     async def _start(self, agent: str) -> KernelProcess:
         kernel = await self._host.kernel()
-        await self._nursery.start(kernel.run, self._reaper, self._callbacks.service(agent))
+        await self._nursery.start(kernel.run, self._callbacks.service(agent))
         try:
             await kernel.enter(self._cwd, self._env)
         except BaseException:

@@ -29,7 +29,7 @@ from rlm_wire.methods.kernels import (
 from rlm_worker.kernel.hosts import Forked, Host
 from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
-from rlm_worker.processes import Reaper, process_table
+from rlm_worker.processes import Process, Reaper
 
 LEAVE_GRACE: Final = 2.0
 """Seconds that an idle kernel has for its exit handlers and open files when it is closed."""
@@ -57,14 +57,13 @@ class _Inspection:
 class KernelProcess:
     """A kernel. Made by `start_kernel`; to be run, for as long as it lives, or discarded."""
 
-    def __init__(self, forked: Forked, wire: socket.socket, output: OutputPipe) -> None:
-        row = process_table.row(forked.pid)  # its pidfd keeps the number from being another's, until it is reaped
+    def __init__(self, forked: Forked, process: Process, wire: socket.socket, output: OutputPipe) -> None:
         self.pid = forked.pid
+        self.process = process
         self.output = output
         self.exit_status: int | None = None
         """Once dead: its exit code, negative for a signal; None if its host died first, or it is not dead."""
         self.dead = trio.Event()
-        self._start_time = row.start if row else 0
         self._forked = forked
         self._wire = wire
         self._cell: RunningCell | None = None
@@ -74,7 +73,7 @@ class KernelProcess:
         self._peer: Peer
         self._nursery: trio.Nursery
 
-    async def run(self, reaper: Reaper, service: Service, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, service: Service, task_status: trio.TaskStatus[None]) -> None:
         """Serve this kernel, whose cells may call `service`, until it is dead, and what was attached to it is stopped.
 
         Cancellation: kills it; waits, shielded and bounded by the reaper's own limits, until that is done.
@@ -95,16 +94,16 @@ class KernelProcess:
                     self._nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
-                await self._bury(reaper)
+                await self._bury()
 
     def has_ended(self) -> bool:
         """Whether the process has ended, at this very moment; `dead` is set once all it left behind is dealt with."""
         return self.dead.is_set() or bool(select.select([self._forked.pidfd], [], [], 0)[0])
 
     async def enter(self, cwd: str, env: Mapping[str, str]) -> None:
-        """Make the fresh kernel work in `cwd` with exactly `env`. Raises CallError if it died meanwhile."""
+        """Make the fresh kernel work in `cwd` with `env` and nothing else. Raises CallError if it died meanwhile."""
         try:
-            await self._peer.call(EnterWorkspace(cwd, dict(env)))
+            await self._peer.call(EnterWorkspace(cwd, {**env, **self.process.marker}))
         except SessionLost:
             raise CallError("unavailable", "The kernel died before its first cell.", retryable=True) from None
 
@@ -147,7 +146,7 @@ class KernelProcess:
 
     def discard(self) -> None:
         """End a kernel that nobody has run."""
-        self.kill()
+        self.process.abandon()
         os.close(self._forked.pidfd)
         self._wire.close()
         self.output.close()
@@ -185,11 +184,12 @@ class KernelProcess:
         if not self._leaving:
             self.kill()
 
-    async def _bury(self, reaper: Reaper) -> None:
+    async def _bury(self) -> None:
         await trio.lowlevel.wait_readable(self._forked.pidfd)
         self.exit_status = await self._forked.exit_status()
         with contextlib.suppress(CallError):  # the reaper is lost: whoever needs it is told so
-            await reaper.kill_tree(self.pid, self._start_time, grace=0)
+            await self.process.kill_tree(grace=0)
+        self.process.release()
         self.dead.set()
         os.close(self._forked.pidfd)
         self.output.close()
@@ -197,17 +197,22 @@ class KernelProcess:
             self._cell.settled.set()
 
 
-async def start_kernel(host: Host) -> KernelProcess:
+async def start_kernel(host: Host, reaper: Reaper) -> KernelProcess:
     """A fresh kernel, not yet run. Raises CallError, and is cancelled, as `Host.fork`."""
     ours, theirs = socket.socketpair()
     output, write_end = open_output()
     try:
         forked = await host.fork(theirs.fileno(), write_end)
+        try:
+            process = await reaper.adopt(forked.pid, forked.pidfd)
+        except BaseException:
+            os.close(forked.pidfd)
+            raise
     except BaseException:
-        ours.close()
+        ours.close()  # which ends it, if there is one
         output.close()
         raise
     finally:
         theirs.close()
         os.close(write_end)
-    return KernelProcess(forked, ours, output)
+    return KernelProcess(forked, process, ours, output)

@@ -72,11 +72,11 @@ class KernelHost:
     async def _fork(self) -> KernelProcess:
         host = await self._ready_host()
         try:
-            return await start_kernel(host)
+            return await start_kernel(host, self._reaper)
         except CallError:
             if not host.gone.is_set():
                 raise
-        return await start_kernel(await self._ready_host())  # it died just now: once more, with another
+        return await start_kernel(await self._ready_host(), self._reaper)  # it died just now: once more, with another
 
     async def _ready_host(self) -> Host:
         async with self._starting:

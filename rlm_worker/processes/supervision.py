@@ -9,12 +9,10 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
@@ -22,17 +20,23 @@ from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError, Code
 from rlm_worker.processes import wire
 from rlm_worker.processes.descriptors import memory_file
-
-GRACE = 1.0
-"""Seconds between SIGTERM and SIGKILL: enough to flush and to remove a lock file, short enough to wait for."""
-
-KILL_WAIT = 5.0
-"""Seconds for killed processes to disappear. One that sleeps uninterruptibly (a dead network disk) may stay longer."""
+from rlm_worker.processes.handles import (
+    KILL_WAIT,
+    ContainmentError,
+    DirectoryError,
+    Process,
+    Role,
+    Running,
+    Survivor,
+    reaper_lost,
+)
 
 T = TypeVar("T")
 
 _REPLY_WAIT = 1.0
 _WHAT_REMAINS = 0
+
+_ROLES: dict[int, Role] = {wire.ROOT: "root", wire.MEMBER: "member", wire.JOB: "job", wire.DAEMON: "daemon"}
 
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 _RUN = f"import sys; sys.path.append({_PACKAGE_ROOT!r}); from rlm_worker.processes.reaper import main; main()"
@@ -51,88 +55,22 @@ _CODES: dict[int, Code] = {
 _RETRYABLE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 
 
-class Survivor(NamedTuple):
-    """A process that runs on after its command: `start_time` in clock ticks since boot, `command` as people read it."""
-
-    pid: int
-    start_time: int
-    command: str
-
-    def __str__(self) -> str:
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_time / os.sysconf("SC_CLK_TCK")
-        started = datetime.fromtimestamp(time.time() - age, UTC)
-        return f"pid {self.pid}, started {started:%Y-%m-%d %H:%M:%S} UTC: {self.command}"
-
-
-class DirectoryError(CallError):
-    """The working directory cannot be entered. Told apart from the other reasons, as callers may have another one."""
-
-
-class Process:
-    """A process under the reaper: its own session and process group, `pid` being the number of both.
-
-    Whoever got it from `Reaper.spawn` must see to its end (`wait` or `kill_tree`), and then call `release`.
-    """
-
-    def __init__(self, reaper: Reaper, key: int, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self.left: list[Survivor] = []
-        """What it has left running; known once `wait` or `kill_tree` has returned."""
-        self._reaper = reaper
-        self._key = key
-        self._ended = trio.Event()
-
-    async def wait(self) -> int:
-        """Return its return code (negative: the signal that killed it) once it has ended.
-
-        Raises CallError("unavailable") if the reaper was killed, and this process is lost from sight.
-        Cancellation: nothing happens to the process; wait again.
-        """
-        await self._ended.wait()
-        if self.returncode is None:
-            raise _reaper_lost()
-        return self.returncode
-
-    def signal_group(self, number: int) -> None:
-        """Send a signal to its process group; nothing happens once it has ended."""
-        if self.returncode is None:
-            self._reaper.post(wire.SIGNAL, self._key, wire.NUMBER.pack(number))
-
-    async def kill_tree(self, *, grace: float = GRACE) -> list[Survivor]:
-        """End everything that descends from it, as `Reaper.kill_tree`, and return what still runs (`left`, too)."""
-        left = await self._reaper.end_tree(self._key, 0, 0, grace)
-        with trio.CancelScope(shield=True), trio.move_on_after(KILL_WAIT):
-            await self._ended.wait()
-        self.left = left
-        return left
-
-    def end(self, returncode: int, left: list[Survivor]) -> None:
-        """For the reaper's handle: it has ended."""
-        self.returncode = returncode
-        self.left = left
-        self._ended.set()
-
-    def lose(self) -> None:
-        """For the reaper's handle: nobody will ever tell how it ended."""
-        self._ended.set()
-
-    def release(self) -> None:
-        """Its output is not read any more: the reaper throws away what background jobs still write to it."""
-        self._reaper.post(wire.RELEASE, self._key)
-
-
 class Reaper:
     """The reaper process, seen from the worker. Made by `open_reaper`."""
 
-    def __init__(self, connection: socket.socket, nursery: trio.Nursery) -> None:
+    def __init__(self, connection: socket.socket, name: str, nursery: trio.Nursery) -> None:
         self._socket = connection
+        self._name = name
         self._nursery = nursery
         self._lost = False
         self._last_key = 0
         self._starting: dict[int, _Answer[Process | tuple[int, int]]] = {}
         self._processes: dict[int, Process] = {}
         self._stopping: dict[int, _Answer[list[Survivor]]] = {}
+        self._listing: dict[int, tuple[list[Running], _Answer[list[Running]]]] = {}
+        self._ready = trio.Event()
+        self._tier = ""
+        self._reasons: dict[str, str] = {}
 
     async def spawn(
         self,
@@ -160,7 +98,7 @@ class Reaper:
         """
         key = self._next_key()
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        variables[wire.MARKER] = b"%d" % key
+        variables[wire.MARKER] = self.marker(key)
         flags = (wire.OUTPUT if output is not None else 0) | (wire.SCRIPT if script is not None else 0)
         strings = (os.fsencode(cwd), [os.fsencode(argument) for argument in argv], variables)
         sources = [*fds.values(), *(descriptor for descriptor in (output, script) if descriptor is not None)]
@@ -186,29 +124,67 @@ class Reaper:
             return started
         raise _spawn_error(*started, cwd=cwd, program=os.fsdecode(program))
 
-    async def kill_tree(self, pid: int, start_time: int, *, grace: float = GRACE) -> list[Survivor]:
-        """End everything that descends from a process under this reaper: SIGTERM, `grace` seconds, SIGKILL.
+    async def adopt(self, pid: int, pidfd: int) -> Process:
+        """Look after somebody else's child, of which `pidfd` is a descriptor, as if it had been spawned here.
 
-        `start_time` is field 22 of `/proc/PID/stat`. The tree is frozen while it is signalled, so that nothing escapes
-        by forking. Returns what still runs: what had left the tree for a session of its own before, and what could not
-        be killed within `KILL_WAIT`.
-        Cancellation: waits all the same; bounded by `grace` + `KILL_WAIT`.
+        It must be a session leader that has no children yet. Raises CallError: `not_found` if it has ended already,
+        `resource_exhausted`, `unavailable`. Cancellation: as `spawn`.
         """
-        return await self.end_tree(self._next_key(), pid, start_time, grace)
+        key = self._next_key()
+        answer = self._starting[key] = _Answer[Process | tuple[int, int]]()
+        try:
+            await self._send(wire.ADOPT, key, wire.NUMBER.pack(pid), [pidfd])
+            started = await answer.wait(shield=True)
+        finally:
+            del self._starting[key]
+        if not isinstance(started, Process):
+            raise _spawn_error(*started, cwd="/", program=f"process {pid}")
+        self._processes.pop(key)  # it is its parent that learns how it ended
+        return Process(self, key, pid, adopted=True)
 
-    async def end_tree(self, key: int, pid: int, start_time: int, grace: float) -> list[Survivor]:
-        """As `kill_tree`; pid 0 stands for the process that `key` was spawned as."""
+    async def running(self) -> list[Running]:
+        """Everything under this reaper that is alive at this moment, at most `wire.RUNNING_LIMIT` processes.
+
+        Raises CallError("unavailable") if the reaper was killed. Cancellation: nothing happens.
+        """
+        key = self._next_key()
+        answer = _Answer[list[Running]]()
+        self._listing[key] = [], answer
+        try:
+            await self._send(wire.LIST, key)
+            return await answer.wait()
+        finally:
+            del self._listing[key]
+
+    async def tier(self) -> str:
+        """The containment tier; CallError("unavailable") if the reaper was killed before it could say."""
+        await self._ready.wait()
+        if not self._tier:
+            raise reaper_lost()
+        return self._tier
+
+    async def why_not_better(self) -> dict[str, str]:
+        """For each tier that is better than this one, or was asked for in vain: why it cannot be had."""
+        await self._ready.wait()
+        return dict(self._reasons)
+
+    async def end_tree(self, key: int, grace: float) -> list[Survivor]:
+        """See `Process.kill_tree`; `key` is the process's."""
         answer = self._stopping.setdefault(key, _Answer[list[Survivor]]())
         stages = ((signal.SIGTERM, grace), (signal.SIGKILL, KILL_WAIT), (_WHAT_REMAINS, _REPLY_WAIT))
         try:
             with trio.CancelScope(shield=True):
                 for number, patience in stages[grace <= 0 :]:
                     with trio.move_on_after(patience):
-                        await self._send(wire.STOP, key, wire.TARGET.pack(number, pid, start_time))
+                        await self._send(wire.STOP, key, wire.NUMBER.pack(number))
                         return await answer.wait()
-            raise _reaper_lost()
+            raise reaper_lost()
         finally:
             self._stopping.pop(key, None)
+
+    def marker(self, key: int) -> bytes:
+        """The value of the variable `wire.MARKER` for a process."""
+        return b"%s.%d" % (self._name.encode(), key)
 
     def post(self, kind: int, key: int, body: bytes = b"") -> None:
         """Send a request that has no answer: at once if the socket has room, which it has unless the reaper hangs."""
@@ -225,7 +201,7 @@ class Reaper:
 
     async def _send(self, kind: int, key: int, body: bytes = b"", descriptors: Sequence[int] = ()) -> None:
         if self._lost:
-            raise _reaper_lost()
+            raise reaper_lost()
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors))]
         while True:
             try:
@@ -234,7 +210,7 @@ class Reaper:
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._socket)
             except ConnectionError:
-                raise _reaper_lost() from None
+                raise reaper_lost() from None
             else:
                 return
 
@@ -245,6 +221,9 @@ class Reaper:
                 kind, key = wire.HEADER.unpack_from(packet)
                 self._take(kind, key, packet[wire.HEADER.size :])
         self._lost = True
+        self._ready.set()
+        for _, listing in self._listing.values():
+            listing.fail()
         for starting in self._starting.values():
             starting.fail()
         for stopping in self._stopping.values():
@@ -271,8 +250,22 @@ class Reaper:
         elif kind == wire.EXITED:
             (returncode,) = wire.NUMBER.unpack_from(body)
             self._processes.pop(key).end(returncode, _survivors(body[wire.NUMBER.size :]))
+        elif kind == wire.READY:
+            self._tier, self._reasons = wire.read_containment(body)
+            self._ready.set()
+        elif kind == wire.LISTED:
+            self._take_listed(key, body)
         elif key in self._stopping:  # else the answer came after its waiter had given up
             self._stopping[key].set(_survivors(body))
+
+    def _take_listed(self, key: int, body: bytes) -> None:
+        if key not in self._listing:  # nobody waits for it any more
+            return
+        listed, answer = self._listing[key]
+        if not body:
+            answer.set(listed)
+        for command, role, (pid, start, line) in wire.read_running_list(body):
+            listed.append(Running(command, _ROLES[role], pid, start, line.decode("utf-8", "replace")))
 
 
 class _Answer(Generic[T]):
@@ -293,21 +286,24 @@ class _Answer(Generic[T]):
         with trio.CancelScope(shield=shield):
             await self._arrived.wait()
         if self._value is None:
-            raise _reaper_lost()
+            raise reaper_lost()
         return self._value
 
 
 @asynccontextmanager
-async def open_reaper() -> AsyncIterator[Reaper]:
+async def open_reaper(tier: str | None = None) -> AsyncIterator[Reaper]:
     """Start the reaper and give the handle to it; on leaving, everything it still runs is killed, then it is gone too.
 
+    `tier` is one of `tiers.TIERS`, None for the best this machine offers. Raises ContainmentError if it offers not
+    that one.
     A small process stays behind only for background jobs that outlive the worker and hold an output pipe.
     Cancellation: as leaving; waits until what was running is gone, bounded by the reaper's own limit.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with theirs:
-            command = [sys.executable, "-I", "-S", "-c", _RUN, str(theirs.fileno())]
+            name = os.urandom(4).hex()  # tells its markers from those of other reapers on the machine
+            command = [sys.executable, "-I", "-S", "-c", _RUN, str(theirs.fileno()), tier or "", name]
             process = await trio.lowlevel.open_process(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -319,9 +315,11 @@ async def open_reaper() -> AsyncIterator[Reaper]:
         ours.setblocking(False)
         with one_error():
             async with trio.open_nursery() as nursery:
-                reaper = Reaper(ours, nursery)
+                reaper = Reaper(ours, name, nursery)
                 nursery.start_soon(reaper.receive)
                 try:
+                    if tier is not None:
+                        await _check_tier(reaper, tier)
                     yield reaper
                 finally:
                     ours.shutdown(socket.SHUT_WR)
@@ -329,15 +327,17 @@ async def open_reaper() -> AsyncIterator[Reaper]:
                         await process.wait()
 
 
+async def _check_tier(reaper: Reaper, tier: str) -> None:
+    reasons = await reaper.why_not_better()
+    if tier in reasons:
+        raise ContainmentError("failed_precondition", f"containment {tier!r} is not possible here: {reasons[tier]}")
+
+
 def _survivors(listed: bytes) -> list[Survivor]:
     return [
         Survivor(pid, start, command.decode("utf-8", "replace"))
         for pid, start, command in wire.read_process_list(listed)
     ]
-
-
-def _reaper_lost() -> CallError:
-    return CallError("unavailable", "the process that supervises all others was killed: start a new worker")
 
 
 def _spawn_error(number: int, stage: int, *, cwd: str, program: str) -> CallError:

@@ -5,14 +5,17 @@ A packet is one byte of kind, an eight-byte key (which process or stop it is abo
 =========  =========  ==============================================================================
 request    SPAWN      spawn_body(); descriptors: [body, if it was too large for a packet], sources, [output], [script]
            SIGNAL     signal number, for the process group
-           STOP       signal number, pid, start time: signal everything that descends from that process (pid 0: from
-                      the one that was spawned with this key); signal 0 only asks
+           STOP       signal number, for everything that descends from the process; 0 only asks
            RELEASE    the worker reads no more: drain the output pipe until its last writer has closed it
-reply      SPAWNED    pid
+           ADOPT      pid; descriptors: [pidfd]: treat somebody else's child as if it had been spawned with this key
+           LIST       nothing: what runs
+reply      READY      containment(): sent once, first; without a tier, nothing else will come
+           SPAWNED    pid; answers SPAWN and ADOPT
            FAILED     errno, stage (CWD or EXEC)
            EXITED     return code, processes(): what the command has left running
            GONE       processes(): nothing of the stopped tree is left; what had left it before runs on
            REMAINING  processes(): the answer to signal 0: what still descends from it
+           LISTED     running(): a part of what runs; an empty one is the last
 =========  =========  ==============================================================================
 
 Strings are NUL-terminated, as the kernel has them. Start times are clock ticks since boot, as in `/proc/PID/stat`.
@@ -22,16 +25,17 @@ from __future__ import annotations
 
 import struct
 
-SPAWN, SIGNAL, STOP, RELEASE, SPAWNED, FAILED, EXITED, GONE, REMAINING = range(1, 10)
+SPAWN, SIGNAL, STOP, RELEASE, ADOPT, LIST, READY, SPAWNED, FAILED, EXITED, GONE, REMAINING, LISTED = range(1, 14)
+ROOT, MEMBER, JOB, DAEMON = range(4)
 CWD, EXEC = 1, 2
 BODY_APART, OUTPUT, SCRIPT = 1, 2, 4
 
 HEADER = struct.Struct("!BQ")
 NUMBER = struct.Struct("!i")
-TARGET = struct.Struct("!iiQ")
 FAILURE = struct.Struct("!iB")
 _SPAWN = struct.Struct("!BBI")
 _ENTRY = struct.Struct("!iQH")
+_RUNNING = struct.Struct("!QBiQH")
 
 PACKET_LIMIT = 64 * 1024
 """Bytes of one packet. A quarter of Linux's default socket buffer, so that a packet always fits an empty one."""
@@ -42,6 +46,9 @@ DESCRIPTOR_LIMIT = 64
 LISTED_LIMIT = 64
 """Processes named in one reply; a fork bomb is not worth a longer list."""
 
+RUNNING_LIMIT = 4096
+"""Processes in all the LISTED packets of one answer."""
+
 COMMAND_LIMIT = 200
 """Bytes kept of a command line in a reply."""
 
@@ -50,6 +57,10 @@ MARKER = b"RLM_PROCESS"
 
 ProcessEntry = tuple[int, int, bytes]
 """pid, start time, command line (arguments joined by spaces, cut)."""
+
+RunningEntry = tuple[int, int, ProcessEntry]
+"""Key of the command it belongs to (0: unknown), role (ROOT: the command itself, MEMBER: what descends from it, JOB and
+DAEMON: what it has left running), and the process."""
 
 
 def spawn_body(targets: list[int], flags: int, cwd: bytes, argv: list[bytes], env: dict[bytes, bytes]) -> bytes:
@@ -88,3 +99,35 @@ def read_process_list(data: bytes) -> list[ProcessEntry]:
         processes.append((pid, start, data[position : position + length]))
         position += length
     return processes
+
+
+def running_lists(entries: list[RunningEntry]) -> list[bytes]:
+    """Encode at most `RUNNING_LIMIT` processes as the bodies of as many packets as it takes."""
+    bodies = [b""]
+    for key, role, (pid, start, command) in entries[:RUNNING_LIMIT]:
+        encoded = _RUNNING.pack(key, role, pid, start, len(command[:COMMAND_LIMIT])) + command[:COMMAND_LIMIT]
+        if len(bodies[-1]) + len(encoded) > PACKET_LIMIT - HEADER.size:
+            bodies.append(b"")
+        bodies[-1] += encoded
+    return [body for body in bodies if body]
+
+
+def read_running_list(data: bytes) -> list[RunningEntry]:
+    entries = []
+    position = 0
+    while position < len(data):
+        key, role, pid, start, length = _RUNNING.unpack_from(data, position)
+        position += _RUNNING.size
+        entries.append((key, role, (pid, start, data[position : position + length])))
+        position += length
+    return entries
+
+
+def containment(tier: str, reasons: dict[str, str]) -> bytes:
+    """The body of READY: the tier (empty: the one that was asked for is not possible), and why not a better one."""
+    return "\0".join([tier, *[part for reason in reasons.items() for part in reason]]).encode()
+
+
+def read_containment(body: bytes) -> tuple[str, dict[str, str]]:
+    tier, *rest = body.decode().split("\0")
+    return tier, dict(zip(rest[::2], rest[1::2], strict=True))

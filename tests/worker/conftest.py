@@ -15,8 +15,9 @@ PATIENCE = 20.0
 
 
 @pytest.fixture
-async def reaper() -> AsyncIterator[Reaper]:
-    async with open_reaper() as reaper:
+async def reaper(request: pytest.FixtureRequest) -> AsyncIterator[Reaper]:
+    """On the best tier this machine offers, or on the one that a test names as its parameter."""
+    async with open_reaper(getattr(request, "param", None)) as reaper:
         yield reaper
 
 

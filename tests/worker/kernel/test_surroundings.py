@@ -14,7 +14,7 @@ from rlm_worker.processes import open_reaper
 
 def test_cells_start_in_the_workspace_with_exactly_its_environment_and_write_no_profile(agent, workshop):
     assert agent.ok("import os; os.getcwd()").result == repr(str(workshop.cwd))
-    assert agent.ok("sorted(os.environ)").result == "['HOME', 'LANG', 'PATH']"
+    assert agent.ok("sorted(os.environ)").result == "['HOME', 'LANG', 'PATH', 'RLM_PROCESS']"
     agent.ok("%bookmark here /\n%history -n")
     assert list(workshop.cwd.iterdir()) == []
 
