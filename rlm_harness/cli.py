@@ -78,7 +78,7 @@ def _positive(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from rlm_harness.secrets import UserError, read_secret_file, take_secret
+    from rlm_harness.secrets import UserError, hide_process, read_secret_file, take_secret
 
     try:
         # Both leave the environment even if a file is used instead: a local worker would inherit them.
@@ -94,6 +94,7 @@ def _run(options: argparse.Namespace) -> int:
             raise UserError("the task is empty")
     except UserError as error:
         return _complain(str(error))
+    hide_process()
     return _converse(options, base_url, key, token)
 
 

@@ -49,12 +49,19 @@ def seal() -> None:
     kept = {name: value for name, value in os.environ.items() if name in ALLOWED}
     os.environ.clear()
     os.environ.update(kept)  # copies: the strings below belong to no variable any more
-    library = ctypes.CDLL(None, use_errno=True)
     stat = Path("/proc/self/stat").read_text()
     start, end = map(int, stat[stat.rindex(")") + 2 :].split()[47:49])
     if 0 < start < end:  # 0 where the kernel does not tell
         ctypes.memset(start, 0, end - start)
-    library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    let_be_read(False)
+
+
+def let_be_read(allowed: bool) -> None:
+    """Whether other processes of this user may read this one's memory, descriptors and environment, or trace it.
+
+    Children by fork inherit it; another program starts as allowed. A user with CAP_SYS_PTRACE always may.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, int(allowed), 0, 0, 0)
 
 
 def checked_environment(env: Mapping[str, str]) -> Mapping[str, str]:

@@ -16,6 +16,7 @@ import sys
 import warnings
 from typing import NamedTuple
 
+from rlm_worker.environment import let_be_read
 from rlm_worker.kernel import control
 from rlm_worker.kernel.inside import HOST_CONTROL_FD
 
@@ -98,6 +99,7 @@ class Host:
 def main() -> None:
     channel = socket.socket(fileno=HOST_CONTROL_FD)
     channel.set_inheritable(False)
+    let_be_read(False)  # every agent's kernel comes from here: none may write to it
     host = Host(channel)
     try:
         from rlm_worker.kernel.inside import kernel  # late: a missing IPython is an answer, not a crash

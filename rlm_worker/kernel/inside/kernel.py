@@ -19,6 +19,7 @@ import signal
 import threading
 from typing import Final, NoReturn
 
+from rlm_worker.environment import let_be_read
 from rlm_worker.kernel.inside import figures, streams, wire
 from rlm_worker.kernel.inside.api.calls import Calls
 from rlm_worker.kernel.inside.api.inheritance import let_threads_inherit
@@ -33,6 +34,7 @@ HIGH_DESCRIPTORS: Final = (300, 900)  # below the usual limit of 1024, above wha
 def run(shell: KernelShell, birth: Birth) -> NoReturn:
     """Be a kernel until the worker ends the session."""
     os.setsid()
+    let_be_read(True)  # a cell may debug itself
     wire_fd, output_fd = _place_descriptors(birth.wire, birth.output)
     calls = Calls()
 
