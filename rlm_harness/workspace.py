@@ -16,13 +16,15 @@ from typing import Never, TypeAlias, TypeVar
 import trio
 
 import rlm_wire
+from rlm_harness.background import AgentJobs, AgentServices, AgentWatches
 from rlm_harness.callbacks import CellScopes, HarnessService
 from rlm_harness.replication import LedgerSource, Replication
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import SessionLost
 from rlm_wire.methods.base import StreamRequest
+from rlm_wire.methods.events import Event, FollowEvents
 from rlm_wire.methods.kernels import CellResult, Execute, InspectKernel, InterruptKernel, KernelVariables
-from rlm_wire.methods.sessions import AgentClosed, CloseAgent, OpenAgent, OpenWorkspace, WorkspaceInfo
+from rlm_wire.methods.sessions import AgentClosed, CloseAgent, OpenAgent, OpenWorkspace, Quotas, WorkspaceInfo
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
 
 Result = TypeVar("Result")
@@ -40,7 +42,7 @@ def local_worker_url() -> str:
 
 
 class AgentTools:
-    """The four tools of one agent: its kernel, its commands, its files. Made by `Workspace.agent`.
+    """The four tools of one agent, and what it runs in the background. Made by `Workspace.agent`.
 
     Calls may run at the same time; cells of one agent run one after another. `timeout` is in seconds from the start of
     the work, None for no limit. `on_output` gets live output as text that never ends inside a character, invalid bytes
@@ -54,6 +56,9 @@ class AgentTools:
         self._peer = peer
         self._cells = cells
         self.name = name
+        self.jobs = AgentJobs(peer, name)
+        self.services = AgentServices(peer, name)
+        self.watches = AgentWatches(peer, name)
         self.replication = replication
         """How far the worker has the agent's ledger, if it gets one."""
         self.closed: AgentClosed | None = None
@@ -165,6 +170,14 @@ class Workspace:
         """
         self.peer.lose(SessionLost("the connection was given up here"))
 
+    def events(self, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """What happens in the background, in order: `async with workspace.events() as events`, then iterate.
+
+        From the event after number `after` on; see `rlm_wire.methods.events`. It goes on until the block is left or
+        SessionLost is raised.
+        """
+        return self.peer.open(FollowEvents(after))
+
     @staticmethod
     @asynccontextmanager
     async def connect(
@@ -173,22 +186,24 @@ class Workspace:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         *,
+        quotas: Quotas | None = None,
         service: rlm_wire.Service | None = None,
         trace: rlm_wire.Trace | None = None,
     ) -> AsyncIterator[Workspace]:
         """Connect to the worker at `url`; `local_worker_url()` starts one of our own, which ends with this block.
 
         `cwd` (None: the worker's own) is the directory of its agents and must exist there; `env` is laid over the
-        environment that the worker allows its tools. `service` answers what cells call (`rlm.call("method", ...)`, and
-        whatever of `rlm` the worker does not answer itself); `calling_agent()` tells its handlers for whom. `trace`
-        records every frame.
+        environment that the worker allows its tools. `quotas` (None: the defaults) bound what its agents run in the
+        background. `service` answers what cells call (`rlm.call("method", ...)`, and whatever of `rlm` the worker does
+        not answer itself); `calling_agent()` tells its handlers for whom. `trace` records every frame.
 
         Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
-        if the worker refuses `cwd` or `env`. Cancellation: closes the connection, which ends what its agents run.
+        if the worker refuses `cwd`, `env` or `quotas`. Cancellation: closes the connection, which ends what its agents
+        run.
         """
         cells = CellScopes()
         async with rlm_wire.connect(url, HarnessService(cells, service), token=token, trace=trace) as peer:
-            info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None))
+            info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None, quotas))
             yield Workspace(peer, info, cells)
 
     @asynccontextmanager

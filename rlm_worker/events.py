@@ -1,4 +1,4 @@
-"""Events for the harness: kept in order until they are sent, bounded, each sent once."""
+"""Events for the harness: the latest of a session, by number."""
 
 from __future__ import annotations
 
@@ -6,55 +6,53 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import trio
 
-from rlm_wire.errors import CallError
 from rlm_wire.methods.events import Content, Event, EventsLost
 
 EVENT_LIMIT = 10_000
-"""Events that wait for the harness: what an inbox holds. A harness that is gone for good must not cost memory."""
+"""Events that are kept: what an inbox holds."""
+
+BYTES_LIMIT = 16 * 1024 * 1024
+"""Bytes of them, encoded: a harness that does not read must not cost memory."""
 
 
 class Events:
-    """The events of one session. Publishing never waits."""
+    """The events of one session. Publishing never waits; the oldest make room."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Event] = deque()
-        self._published = 0
+        self._kept: deque[tuple[Event, int]] = deque()
+        self._bytes = 0
+        self._last_number = 0
         self._more = trio.Event()
-        self._followed = False
 
     def publish(self, agent: str, content: Content) -> None:
-        """Add an event; if too many wait it is dropped, and one `EventsLost` in its place counts it and the next."""
-        if len(self._waiting) >= EVENT_LIMIT:
-            agent, content = "", self._one_more_lost()
-        self._published += 1
-        self._waiting.append(Event(self._published, agent, time.time(), content))
+        """Add an event that concerns `agent`."""
+        self._last_number += 1
+        event = Event(self._last_number, agent, time.time(), content)
+        size = len(msgspec.msgpack.encode(event))
+        self._kept.append((event, size))
+        self._bytes += size
+        while len(self._kept) > EVENT_LIMIT or self._bytes > BYTES_LIMIT:
+            self._bytes -= self._kept.popleft()[1]
         self._more.set()
+        self._more = trio.Event()
 
-    def _one_more_lost(self) -> EventsLost:
-        last = self._waiting[-1].content
-        if not isinstance(last, EventsLost):
-            return EventsLost(1)
-        self._waiting.pop()
-        return EventsLost(last.count + 1)
+    async def follow(self, send: Callable[[Event], Awaitable[None]], after: int = 0) -> None:
+        """Hand every event with a number above `after` to `send`, for ever; in place of those gone, an `EventsLost`.
 
-    async def follow(self, send: Callable[[Event], Awaitable[None]]) -> None:
-        """Hand every event to `send`, for ever. Raises CallError("failed_precondition") if somebody does already.
-
-        Cancellation: the event that `send` was given last may come again to whoever follows next.
+        Cancellation: nothing is lost to whoever follows from the last number on that it has.
         """
-        if self._followed:
-            raise CallError("failed_precondition", "the events of this session are followed by another call")
-        self._followed = True
-        try:
-            while True:
-                while self._waiting:
-                    event = self._waiting[0]
-                    await send(event)
-                    if self._waiting[0] is event:  # not counted on while it was being sent
-                        self._waiting.popleft()
-                self._more = trio.Event()
+        while True:
+            oldest = self._last_number + 1 - len(self._kept)
+            if after + 1 < oldest:
+                lost = EventsLost(oldest - 1 - after)
+                after = oldest - 1
+                await send(Event(after, "", time.time(), lost))
+            elif after < self._last_number:
+                event, _ = self._kept[after + 1 - oldest]
+                after += 1
+                await send(event)
+            else:
                 await self._more.wait()
-        finally:
-            self._followed = False

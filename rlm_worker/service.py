@@ -158,7 +158,7 @@ async def follow_job(request: FollowJob, call: rlm_wire.IncomingCall[OutputChunk
 
 async def follow_events(request: FollowEvents, call: rlm_wire.IncomingCall[Event, Never]) -> None:
     with call.stoppable():
-        await _session(call).background.events.follow(call.send)
+        await _session(call).background.events.follow(call.send, request.after)
 
 
 def _in_background(operation: Callable[[Background], Operation]) -> Callable[..., Awaitable[Any]]:

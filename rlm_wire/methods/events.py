@@ -83,7 +83,7 @@ class WatchFailed(msgspec.Struct, frozen=True, tag="watch.failed"):
 
 
 class EventsLost(msgspec.Struct, frozen=True, tag="events.lost"):
-    """`count` events were dropped here, as 10,000 were waiting for the harness."""
+    """`count` events before this one are gone: the worker keeps the latest 10,000, of 16 MiB at most."""
 
     count: int
 
@@ -113,8 +113,9 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class FollowEvents(StreamRequest[None, Event, Never], tag="workspace.events"):
-    """The session's events as items, from the first that was not sent yet, until the call is cancelled.
+    """The session's events with numbers above `after` as items, and those to come, until the call is cancelled.
 
-    What happens while nobody follows waits, up to 10,000 events. Fails with `failed_precondition` if another call
-    follows already.
+    What happens while nobody follows is kept: follow from the number of the last event on that was taken.
     """
+
+    after: int = 0

@@ -39,6 +39,7 @@ class Place(Protocol):
         """A directory to use when the agent's own has vanished."""
 
 
+        ...
 class ShellCommand:
     """A command that was checked: its Bash text, its directory, its environment.
 

@@ -10,7 +10,7 @@ import trio
 
 from rlm_wire.errors import CallError
 from rlm_wire.methods.events import ServiceChanged
-from rlm_wire.methods.services import ServiceInfo, ServiceStatus, StartService
+from rlm_wire.methods.services import Restart, ServiceInfo, ServiceStatus, StartService
 from rlm_worker.events import Events
 from rlm_worker.jobs.commands import GRACE, ShellCommand, keep_output
 from rlm_worker.jobs.output import KeptOutput
@@ -38,7 +38,7 @@ class Service:
         self.output = output
         self.settled = trio.Event()
         self.ended = trio.Event()
-        self._restart = request.restart
+        self._restart: Restart = request.restart
         self._command = command
         self._check = check
         self._events = events

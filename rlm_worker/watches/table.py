@@ -47,7 +47,7 @@ class Watch:
         self.error: str | None = None
         self.scope = trio.CancelScope()
         self.target = target
-        self._kind = kind
+        self._kind: WatchKind = kind
         self._recursive = recursive
         self._created_at = time.time()
 
