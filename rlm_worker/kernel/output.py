@@ -32,7 +32,8 @@ class OutputPipe:
     """The read end. Made by `open_output`; `read` must run beside it."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """-1 once closed."""
         self._capture: Capture | None = None
         self._between = bytearray()
         self._dropped = 0
@@ -40,9 +41,9 @@ class OutputPipe:
     async def read(self) -> None:
         """Take in output until every writer has gone. Cancellation: nothing is lost, the pipe still holds it."""
         while True:
-            await trio.lowlevel.wait_readable(self._descriptor)
+            await trio.lowlevel.wait_readable(self.descriptor)
             try:
-                data = os.read(self._descriptor, READ_SIZE)
+                data = os.read(self.descriptor, READ_SIZE)
             except BlockingIOError:  # a cell's end took it first
                 continue
             if not data:
@@ -65,15 +66,15 @@ class OutputPipe:
 
     def detach(self) -> None:
         """The cell has ended: take what it left in the pipe. Never waits, whoever else writes on."""
-        if self._capture is not None and self._descriptor >= 0:
-            self._capture.drain(self._descriptor)
+        if self._capture is not None and self.descriptor >= 0:
+            self._capture.drain(self.descriptor)
         self._capture = None
 
     def close(self) -> None:
         """The kernel is dead: take what it left, and close the pipe."""
         if self._capture is not None:
-            self._capture.drain(self._descriptor)
-        descriptor, self._descriptor = self._descriptor, -1
+            self._capture.drain(self.descriptor)
+        descriptor, self.descriptor = self.descriptor, -1
         os.close(descriptor)
 
     def _take(self, data: bytes) -> None:

@@ -189,10 +189,10 @@ class KernelProcess:
         self.exit_status = await self._forked.exit_status()
         with contextlib.suppress(CallError):  # the reaper is lost: whoever needs it is told so
             await self.process.kill_tree(grace=0)
-        self.process.release()
         self.dead.set()
         os.close(self._forked.pidfd)
         self.output.close()
+        self.process.release()  # from here on, the reaper takes what is still written to the pipe
         if self._cell is not None:
             self._cell.settled.set()
 
@@ -204,7 +204,7 @@ async def start_kernel(host: Host, reaper: Reaper) -> KernelProcess:
     try:
         forked = await host.fork(theirs.fileno(), write_end)
         try:
-            process = await reaper.adopt(forked.pid, forked.pidfd)
+            process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor)
         except BaseException:
             os.close(forked.pidfd)
             raise

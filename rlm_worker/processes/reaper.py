@@ -170,7 +170,8 @@ class Reaper:
     def _adopt(self, key: int, body: bytes, descriptors: list[int]) -> Command:
         (pid,) = wire.NUMBER.unpack(body)
         row = process_table.row(pid)
-        if row is None or select.select(descriptors, [], [], 0)[0]:  # its pidfd: it has ended, the number may be reused
+        pidfd, output = descriptors
+        if row is None or select.select([pidfd], [], [], 0)[0]:  # it has ended, the number may be reused
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         leaf = self._directory.leaf() if self._directory is not None else None
         if leaf is not None:
@@ -180,7 +181,7 @@ class Reaper:
                 leaf.remove()
                 raise
         command = Command(key, pid, process_table.command_line(pid), leaf)
-        command.adopted, command.start = True, row.start
+        command.adopted, command.start, command.output = True, row.start, output
         return command
 
     def _signal_group(self, key: int, number: int) -> None:

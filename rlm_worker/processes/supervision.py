@@ -124,16 +124,17 @@ class Reaper:
             return started
         raise _spawn_error(*started, cwd=cwd, program=os.fsdecode(program))
 
-    async def adopt(self, pid: int, pidfd: int) -> Process:
+    async def adopt(self, pid: int, pidfd: int, output: int) -> Process:
         """Look after somebody else's child, of which `pidfd` is a descriptor, as if it had been spawned here.
 
+        `output` is the read end of its output pipe: kept open for what it leaves running, as `spawn` does.
         It must be a session leader that has no children yet. Raises CallError: `not_found` if it has ended already,
         `resource_exhausted`, `unavailable`. Cancellation: as `spawn`.
         """
         key = self._next_key()
         answer = self._starting[key] = _Answer[Process | tuple[int, int]]()
         try:
-            await self._send(wire.ADOPT, key, wire.NUMBER.pack(pid), [pidfd])
+            await self._send(wire.ADOPT, key, wire.NUMBER.pack(pid), [pidfd, output])
             started = await answer.wait(shield=True)
         finally:
             del self._starting[key]

@@ -7,7 +7,7 @@ request    SPAWN      spawn_body(); descriptors: [body, if it was too large for 
            SIGNAL     signal number, for the process group
            STOP       signal number, for everything that descends from the process; 0 only asks
            RELEASE    the worker reads no more: drain the output pipe until its last writer has closed it
-           ADOPT      pid; descriptors: [pidfd]: treat somebody else's child as if it had been spawned with this key
+           ADOPT      pid; descriptors: [pidfd], output: treat somebody else's child as if spawned with this key
            LIST       nothing: what runs
 reply      READY      containment(): sent once, first; without a tier, nothing else will come
            SPAWNED    pid; answers SPAWN and ADOPT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import trio
@@ -111,3 +112,42 @@ async def test_cancelling_everything_leaves_no_kernel_and_no_host_behind(tmp_pat
                     scope.cancel()
                     await trio.sleep_forever()
             assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []  # noqa: PTH110
+
+
+DAEMON = """
+echo $$ > {name}.pid
+read < {name}.gate
+echo "more than the pipe holds: $(printf %1000000d 0)" && echo written > {name}.said
+"""
+
+
+async def test_a_daemon_that_a_cell_left_can_write_on_after_its_kernel_and_after_the_worker(tmp_path: Path) -> None:
+    """B01, of cells: what still holds the output pipe is neither killed nor blocked by it."""
+    names = ("kernel", "worker")
+    leave = "import subprocess\nfor name in {names}: subprocess.run(['bash', '-c', f'setsid bash {{name}}.sh &'])"
+    for name in names:
+        (tmp_path / f"{name}.sh").write_text(DAEMON.format(name=name))
+        for fifo in ("pid", "gate"):
+            os.mkfifo(tmp_path / f"{name}.{fifo}")
+
+    async def started(name: str) -> int:
+        return os.pidfd_open(int(await trio.to_thread.run_sync((tmp_path / f"{name}.pid").read_text)))
+
+    async def goes_on(name: str, daemon: int) -> None:
+        await trio.to_thread.run_sync((tmp_path / f"{name}.gate").write_text, "go\n")
+        await trio.lowlevel.wait_readable(daemon)
+        os.close(daemon)
+        assert (tmp_path / f"{name}.said").read_text() == "written\n"
+
+    env = {"PATH": os.environ["PATH"]}
+    async with (
+        open_reaper() as reaper,
+        open_kernel_host(reaper, env=env) as host,
+        open_kernels(host, reaper, cwd=str(tmp_path), env=env) as kernels,
+    ):
+        assert (await kernels.execute("a", leave.format(names=names))).status == "ok"
+        daemons = {name: await started(name) for name in names}
+        await kernels.close("a")
+        await goes_on("kernel", daemons["kernel"])
+        assert (await kernels.execute("a", "1")).output.text == ""
+    await goes_on("worker", daemons["worker"])
