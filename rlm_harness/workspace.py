@@ -20,10 +20,11 @@ from rlm_harness.background import AgentJobs, AgentServices, AgentWatches
 from rlm_harness.callbacks import CellScopes, HarnessService
 from rlm_harness.replication import LedgerSource, Replication
 from rlm_wire.broker.groups import one_error
-from rlm_wire.errors import SessionLost
+from rlm_wire.errors import CallError, SessionLost
 from rlm_wire.methods.base import StreamRequest
 from rlm_wire.methods.events import Event, FollowEvents
 from rlm_wire.methods.kernels import CellResult, Execute, InspectKernel, InterruptKernel, KernelVariables
+from rlm_wire.methods.processes import CloseWorkspace, ListProcesses, ProcessList, Receipt
 from rlm_wire.methods.sessions import AgentClosed, CloseAgent, OpenAgent, OpenWorkspace, Quotas, WorkspaceInfo
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
 
@@ -161,6 +162,8 @@ class Workspace:
     def __init__(self, peer: rlm_wire.Peer, info: WorkspaceInfo, cells: CellScopes) -> None:
         self.peer = peer
         self.info = info
+        self.receipt: Receipt | None = None
+        """What closing it has come to; set by `close`, and at the latest when the `connect` block is left."""
         self._cells = cells
 
     def abandon(self) -> None:
@@ -177,6 +180,30 @@ class Workspace:
         SessionLost is raised.
         """
         return self.peer.open(FollowEvents(after))
+
+    async def processes(self) -> ProcessList:
+        """What runs in the workspace at this moment, whose it is and with what it ends; and the containment tier.
+
+        Raises SessionLost, or CallError("unavailable") if the worker cannot tell any more. Cancellation: harmless.
+        """
+        return await self.peer.call(ListProcesses())
+
+    async def close(self) -> Receipt:
+        """End all agents, and say what of theirs is proven to have ended; agents cannot be opened afterwards.
+
+        Never fails: if the worker cannot be asked, the receipt says so, unconfirmed and `retryable`, for whoever can
+        connect again. Calling it again asks again only if the receipt was `retryable`.
+        Cancellation: the agents end all the same; `receipt` says that nothing is known.
+        """
+        if self.receipt is None or self.receipt.retryable:
+            self.receipt = Receipt(confirmed=False, error="the worker was not heard any more", retryable=True)
+            try:
+                self.receipt = await self.peer.call(CloseWorkspace())
+            except SessionLost as error:
+                self.receipt = Receipt(confirmed=False, error=str(error), retryable=True)
+            except CallError as error:
+                self.receipt = Receipt(confirmed=False, error=error.message, retryable=error.retryable)
+        return self.receipt
 
     @staticmethod
     @asynccontextmanager
@@ -198,13 +225,18 @@ class Workspace:
         not answer itself); `calling_agent()` tells its handlers for whom. `trace` records every frame.
 
         Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
-        if the worker refuses `cwd`, `env` or `quotas`. Cancellation: closes the connection, which ends what its agents
-        run.
+        if the worker refuses `cwd`, `env` or `quotas`. Leaving the block closes the workspace (see `close`), for at
+        most CLOSE_TIMEOUT seconds, and then the connection; `receipt` stays. Cancellation: the same.
         """
         cells = CellScopes()
         async with rlm_wire.connect(url, HarnessService(cells, service), token=token, trace=trace) as peer:
             info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None, quotas))
-            yield Workspace(peer, info, cells)
+            workspace = Workspace(peer, info, cells)
+            try:
+                yield workspace
+            finally:
+                with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                    await workspace.close()
 
     @asynccontextmanager
     async def agent(self, name: str | None = None, *, ledger: LedgerSource | None = None) -> AsyncIterator[AgentTools]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import rlm_wire
 from rlm_worker import environment
+from rlm_worker.processes.tiers import TIERS
 
 if TYPE_CHECKING:
     import ssl
@@ -29,6 +30,8 @@ examples:
       prints one line, `listening on tcp://127.0.0.1:PORT`
   rlm-worker serve --tls 0.0.0.0:4711 --token-file token --cwd /srv/project
       with a certificate made on the spot: the token proves both sides, so the client needs no authority
+  rlm-worker doctor
+      says whether this machine has all that a worker needs
   rlm-worker serve --unix /run/rlm.sock
       for processes of the same user; needs no token
 """
@@ -56,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         _log_to_stderr(options.verbose)
-        return _serve(options)
+        code: int = options.run(options)
+        return code
     except (_UserError, rlm_wire.WireError) as error:
         os.write(2, f"rlm-worker: {error}\n".encode("utf-8", "replace"))
         return 2
@@ -83,13 +87,49 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--certificate", metavar="PATH", help="TLS: our certificate (PEM), instead of one made here")
     serve.add_argument("--key", metavar="PATH", help="TLS: its private key (PEM), if that is in another file")
     serve.add_argument("--client-ca", metavar="PATH", help="TLS: only clients with a certificate of this authority")
-    serve.add_argument("--cwd", metavar="DIR", help="the directory that agents work in (default: the current one)")
     serve.add_argument("--verbose", action="store_true", help="say more on stderr")
+    serve.set_defaults(run=_serve)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look over this machine",
+        description="Look over this machine: how far processes can be contained here, and whatever else workers need.",
+    )
+    doctor.add_argument("--json", action="store_true", help="for programs")
+    doctor.set_defaults(run=_doctor, verbose=False)
+    for command in (serve, doctor):
+        command.add_argument(
+            "--cwd", metavar="DIR", help="the directory that agents work in (default: the current one)"
+        )
+        command.add_argument(
+            "--containment",
+            metavar="TIER",
+            choices=TIERS,
+            default=os.environ.get("RLM_CONTAINMENT") or None,
+            help=f"how processes are contained: {', '.join(TIERS)} (default: RLM_CONTAINMENT, or the best there is)",
+        )
     return parser
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from rlm_worker.doctor import examine, report
+
+    tier = _tier(options)
+    findings = examine(tier, options.cwd or ".", environment.workspace_environment(os.environ))
+    text, code = report(findings, as_json=options.json)
+    os.write(1, f"{text}\n".encode())
+    return code
+
+
+def _tier(options: argparse.Namespace) -> str | None:
+    tier: str | None = options.containment
+    if tier is not None and tier not in TIERS:  # argparse does not check defaults
+        raise _UserError(f"RLM_CONTAINMENT={tier} is not one of {', '.join(TIERS)}")
+    return tier
 
 
 def _serve(options: argparse.Namespace) -> int:
     inherited = environment.workspace_environment(os.environ)
+    tier = _tier(options)
     token = _take_token(options)
     environment.seal()
     try:
@@ -106,7 +146,7 @@ def _serve(options: argparse.Namespace) -> int:
         raise _UserError("--key and --client-ca need --certificate: clients that have one will want to check ours")
     import trio
 
-    trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited)
+    trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited, tier)
     return 0
 
 
@@ -147,7 +187,9 @@ def _take_token(options: argparse.Namespace) -> bytes | None:
     return token.strip()
 
 
-async def _run(url: str, token: bytes | None, tls: ssl.SSLContext | None, cwd: str, env: dict[str, str]) -> None:
+async def _run(
+    url: str, token: bytes | None, tls: ssl.SSLContext | None, cwd: str, env: dict[str, str], tier: str | None
+) -> None:
     """Serve until the client on stdio has left, or a signal comes."""
     import trio
 
@@ -159,7 +201,7 @@ async def _run(url: str, token: bytes | None, tls: ssl.SSLContext | None, cwd: s
 
     with trio.open_signal_receiver(*_ENDING) as signals, one_error():
         async with (
-            open_reaper() as reaper,
+            open_reaper(tier) as reaper,
             open_kernel_host(reaper, env=env) as kernel_host,
             rlm_wire.serve(
                 url, worker_service(Worker(reaper, kernel_host, cwd, env)), token, ssl_context=tls

@@ -19,6 +19,7 @@ from rlm_wire.methods.kernels import (
     KernelVariables,
 )
 from rlm_wire.methods.ledger import LedgerChunk, LedgerSize, ReplicateLedger
+from rlm_wire.methods.processes import CloseWorkspace, ListProcesses, ProcessList, Receipt
 from rlm_wire.methods.sessions import (
     AgentClosed,
     AgentOpened,
@@ -30,6 +31,7 @@ from rlm_wire.methods.sessions import (
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
 from rlm_worker.background import OPERATIONS, Background, Operation
 from rlm_worker.environment import checked_environment
+from rlm_worker.roster import Owner
 from rlm_worker.sessions import Session, Worker, open_session
 from rlm_worker.tools.bash import run_bash
 from rlm_worker.tools.edit import run_edit
@@ -46,6 +48,8 @@ def worker_service(worker: Worker) -> rlm_wire.Service:
 
     service = rlm_wire.Service(lifespan)
     service.handle(OpenWorkspace)(open_workspace)
+    service.handle(CloseWorkspace)(close_workspace)
+    service.handle(ListProcesses)(list_processes)
     service.handle(OpenAgent)(open_agent)
     service.handle(CloseAgent)(close_agent)
     service.handle(Bash, stoppable=True)(bash)
@@ -64,6 +68,15 @@ def worker_service(worker: Worker) -> rlm_wire.Service:
 
 async def open_workspace(request: OpenWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> WorkspaceInfo:
     return _session(call).open_workspace(request.cwd, request.env, request.quotas)
+
+
+async def close_workspace(request: CloseWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> Receipt:
+    return await _session(call).close()
+
+
+async def list_processes(request: ListProcesses, call: rlm_wire.IncomingCall[Never, Never]) -> ProcessList:
+    session = _session(call)
+    return ProcessList(await session.reaper.tier(), await session.roster.processes())
 
 
 async def open_agent(request: OpenAgent, call: rlm_wire.IncomingCall[Never, Never]) -> AgentOpened:
@@ -89,7 +102,7 @@ async def bash(request: Bash, call: rlm_wire.IncomingCall[OutputChunk, Never]) -
             timeout=request.timeout,
             on_output=_live(call),
             stoppable=call.stoppable,
-            note_left=agent.note_left,
+            note_started=lambda process: session.roster.add(process, Owner(agent.name, "command")),
         )
 
 

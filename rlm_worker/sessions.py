@@ -17,13 +17,15 @@ from rlm_wire import __version__
 from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.peer import Peer
 from rlm_wire.errors import CallError
+from rlm_wire.methods.processes import Receipt
 from rlm_wire.methods.sessions import AgentClosed, Quotas, WorkspaceInfo
 from rlm_worker.background import Background, open_background
 from rlm_worker.callbacks import cell_callbacks
 from rlm_worker.environment import checked_environment
 from rlm_worker.kernel import KernelHost, Kernels, open_kernels
 from rlm_worker.ledger import Replica
-from rlm_worker.processes import Reaper, Survivor, process_table
+from rlm_worker.processes import Reaper, Survivor
+from rlm_worker.roster import Roster
 
 AGENT_LIMIT = 1024
 """Agents that one session may have open: each may have a kernel, and that is a process of several MiB."""
@@ -42,7 +44,7 @@ class Worker:
 
 
 class Agent:
-    """One agent's running calls, its ledger, and the processes that its commands have left behind."""
+    """One agent's running calls, and its ledger."""
 
     def __init__(self, name: str, temporary: str | None) -> None:
         self.name = name
@@ -51,7 +53,6 @@ class Agent:
         self.closed = False
         self._calls: dict[trio.CancelScope, trio.Event] = {}
         self._commands = 0
-        self._left: set[Survivor] = set()
 
     @contextmanager
     def call(self, *, command: bool = False) -> Iterator[None]:
@@ -72,15 +73,6 @@ class Agent:
         if scope.cancelled_caught:
             raise CallError("cancelled", f"the agent {self.name!r} was closed")
 
-    def note_left(self, survivors: list[Survivor]) -> None:
-        self._left.update(survivors)
-
-    def still_running(self) -> list[Survivor]:
-        """What its commands have left that runs to this moment."""
-        rows = process_table.table(survivor.pid for survivor in self._left)
-        alive = {row.identity for row in rows.values() if row.alive}
-        return sorted(survivor for survivor in self._left if (survivor.pid, survivor.start_time) in alive)
-
     async def stop_calls(self) -> int:
         """Cancel all calls and wait until they have ended; returns how many commands there were among them."""
         calls, commands = dict(self._calls), self._commands
@@ -100,6 +92,7 @@ class Session:
     def __init__(self, worker: Worker, harness: Peer, nursery: trio.Nursery) -> None:
         self.harness = harness
         self.reaper = worker.reaper
+        self.roster = Roster(worker.reaper)
         self.cwd = worker.cwd
         self.env = worker.env
         self._worker = worker
@@ -109,6 +102,9 @@ class Session:
         self._kernels: Kernels | None = None
         self._opening_kernels = trio.Lock()
         self._leaving = trio.Event()
+        self._closing = trio.Lock()
+        self._closed = False
+        self._receipt: Receipt | None = None
         self._fallback: str | None = None
 
     def open_workspace(
@@ -140,6 +136,8 @@ class Session:
 
     def open_agent(self, name: str | None) -> Agent:
         """Open an agent; None lets us name it. Raises CallError if the name is taken or no name at all."""
+        if self._closed:
+            raise CallError("failed_precondition", "the workspace is closed: connect anew for a fresh session")
         if name is None:
             self._named += 1
             name = f"agent-{self._named}"
@@ -168,6 +166,8 @@ class Session:
         agent = self.agent(name)
         agent.closed = True
         try:
+            with suppress(CallError):  # without a reaper, the receipt will say so
+                await self.roster.expect_end(name)
             if self._kernels is not None:
                 await self._kernels.close(name)
             stopped = await agent.stop_calls()
@@ -175,8 +175,36 @@ class Session:
         finally:
             self._agents.pop(name, None)
             agent.replica.close()
-        notices = [f"Still running: {survivor}" for survivor in agent.still_running()]
+        notices = [f"Still running: {survivor}" for survivor in await self._left_by(name)]
         return AgentClosed(stopped + stopped_jobs + agent.has_kernel, services_left + notices)
+
+    async def _left_by(self, agent: str) -> list[Survivor]:
+        with suppress(CallError):
+            return sorted(
+                Survivor(process.pid, process.start_time, process.command)
+                for process in await self.roster.processes()
+                if process.agent == agent and process.kind in ("background job", "daemon")
+            )
+        return []
+
+    async def close(self) -> Receipt:
+        """End all agents, and look afterwards what is alive.
+
+        Cancellation: they end all the same, but there is no receipt; call it again.
+        """
+        async with self._closing:
+            self._closed = True
+            if self._receipt is None or self._receipt.retryable:
+                async with trio.open_nursery() as nursery:
+                    for name in list(self._agents):
+                        nursery.start_soon(self._close_if_open, name)
+                self._receipt = await self.roster.receipt()
+            return self._receipt
+
+    async def _close_if_open(self, name: str) -> None:
+        agent = self._agents.get(name)
+        if agent is not None and not agent.closed:
+            await self.close_agent(name)
 
     async def kernels(self) -> Kernels:
         """The kernels of this session, which live as long as it does."""
@@ -192,7 +220,12 @@ class Session:
 
     async def _keep_kernels(self, task_status: trio.TaskStatus[Kernels]) -> None:
         async with open_kernels(
-            self._worker.kernel_host, self.reaper, cwd=self.cwd, env=self.env, callbacks=cell_callbacks(self)
+            self._worker.kernel_host,
+            self.reaper,
+            cwd=self.cwd,
+            env=self.env,
+            callbacks=cell_callbacks(self),
+            roster=self.roster,
         ) as kernels:
             task_status.started(kernels)
             await self._leaving.wait()

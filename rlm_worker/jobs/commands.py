@@ -14,6 +14,7 @@ from rlm_wire.errors import CallError
 from rlm_worker.jobs.output import KeptOutput
 from rlm_worker.processes import DirectoryError, Process, Reaper, memory_file
 from rlm_worker.processes.descriptors import OutputPipe
+from rlm_worker.roster import Owner, Roster
 from rlm_worker.tools.bash import find_bash
 
 COMMAND_LIMIT = 65_536
@@ -32,25 +33,29 @@ class Place(Protocol):
     """Where a session's commands run."""
 
     reaper: Reaper
+    roster: Roster
     cwd: str
     env: dict[str, str]
 
     def fallback_directory(self) -> str:
         """A directory to use when the agent's own has vanished."""
-
-
         ...
+
+
 class ShellCommand:
-    """A command that was checked: its Bash text, its directory, its environment.
+    """A command that was checked: its Bash text, its directory, its environment; and whose it is.
 
     Raises CallError("invalid_argument"). `env` must have been checked.
     """
 
-    def __init__(self, place: Place, command: str | list[str], cwd: str | None, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, place: Place, owner: Owner, command: str | list[str], cwd: str | None, env: Mapping[str, str]
+    ) -> None:
         self.text = _text(command)
         self.cwd = str(Path(place.cwd, cwd or ""))
         self.notices: list[str] = []
         self._place = place
+        self._owner = owner
         self._own_directory = cwd is None
         self._env = env
 
@@ -81,7 +86,9 @@ class ShellCommand:
     ) -> Process:
         env = {**self._place.env, **self._env, "PWD": self.cwd}
         argv = [find_bash(env.get("PATH")), *arguments]
-        return await self._place.reaper.spawn(argv, cwd=self.cwd, env=env, fds=fds, output=pipe.read, script=script)
+        process = await self._place.reaper.spawn(argv, cwd=self.cwd, env=env, fds=fds, output=pipe.read, script=script)
+        self._place.roster.add(process, self._owner)
+        return process
 
 
 def _text(command: str | list[str]) -> str:

@@ -38,6 +38,7 @@ from rlm_worker.jobs.job import ShellJob
 from rlm_worker.jobs.output import KeptOutput
 from rlm_worker.jobs.stdin import JobInput
 from rlm_worker.processes.capture import CHUNK, GATHER
+from rlm_worker.roster import Owner
 
 REMEMBERED = 1024
 """Ended jobs that are remembered; older ones are forgotten."""
@@ -66,7 +67,7 @@ class Jobs:
         wait = waiting(request.yield_after, "yield_after")
         timeout = positive(request.timeout, "timeout")
         env = {**self.variables(request.agent), **checked_environment(request.env or {})}
-        command = ShellCommand(self._place, request.command, request.cwd, env)
+        command = ShellCommand(self._place, Owner(request.agent, "job"), request.command, request.cwd, env)
         self._last_number += 1
         name = f"job-{self._last_number}"
         output = KeptOutput(self._disk, name, self.quotas.job_bytes)

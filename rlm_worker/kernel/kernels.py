@@ -18,6 +18,7 @@ from rlm_worker.kernel.lane import Lane
 from rlm_worker.kernel.process import KernelProcess
 from rlm_worker.kernel.supply import KernelHost
 from rlm_worker.processes import Reaper
+from rlm_worker.roster import Owner, Roster
 
 SCOPE_BYTES: Final = 24
 """Of randomness in a scope: nobody guesses it."""
@@ -29,14 +30,14 @@ class Kernels:
     def __init__(
         self,
         host: KernelHost,
-        reaper: Reaper,
         cwd: str,
         env: Mapping[str, str],
         callbacks: Callbacks,
+        roster: Roster,
         nursery: trio.Nursery,
     ) -> None:
         self._host = host
-        self._reaper = reaper
+        self._roster = roster
         self._cwd = cwd
         self._env = dict(env)
         self._callbacks = callbacks
@@ -106,6 +107,7 @@ class Kernels:
 
     async def _start(self, agent: str) -> KernelProcess:
         kernel = await self._host.kernel()
+        self._roster.add(kernel.process, Owner(agent, "kernel"))
         await self._nursery.start(kernel.run, self._callbacks.service(agent))
         try:
             await kernel.enter(self._cwd, self._env)
@@ -123,16 +125,21 @@ class Kernels:
 
 @asynccontextmanager
 async def open_kernels(
-    host: KernelHost, reaper: Reaper, *, cwd: str, env: Mapping[str, str], callbacks: Callbacks | None = None
+    host: KernelHost,
+    reaper: Reaper,
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    callbacks: Callbacks | None = None,
+    roster: Roster | None = None,
 ) -> AsyncIterator[Kernels]:
     """The kernels of one session, started in `cwd` with exactly `env`. Leaving closes them all.
 
-    `callbacks` is what their cells may call (None: nothing).
-
+    `callbacks` is what their cells may call (None: nothing), `roster` is told of their processes.
     Cancellation: kills them.
     """
     async with trio.open_nursery() as nursery:
-        kernels = Kernels(host, reaper, cwd, env, callbacks or Callbacks(), nursery)
+        kernels = Kernels(host, cwd, env, callbacks or Callbacks(), roster or Roster(reaper), nursery)
         try:
             yield kernels
             await kernels.close_all()

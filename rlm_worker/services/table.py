@@ -19,6 +19,7 @@ from rlm_worker.jobs.commands import GRACE, Place, ShellCommand
 from rlm_worker.jobs.disk import Disk
 from rlm_worker.jobs.output import KeptOutput
 from rlm_worker.jobs.table import Jobs
+from rlm_worker.roster import Owner
 from rlm_worker.services.readiness import check_for, check_free
 from rlm_worker.services.service import Service
 
@@ -46,7 +47,8 @@ class Services:
         patience = waiting(request.ready_timeout, "ready_timeout")
         check = None if request.ready is None else check_for(request.ready)
         env = {**self._jobs.variables(request.agent), **checked_environment(request.env or {})}
-        command = ShellCommand(self._place, request.command, request.cwd, env)
+        owner = Owner(request.agent, "service", survives=request.keep)
+        command = ShellCommand(self._place, owner, request.command, request.cwd, env)
         self._check_name(request.agent, request.name)
         if request.ready is not None:
             await check_free(request.ready)

@@ -17,7 +17,6 @@ from rlm_worker.processes import (
     DirectoryError,
     Process,
     Reaper,
-    Survivor,
     memory_file,
     open_capture,
     output_pipe,
@@ -38,7 +37,7 @@ async def run_bash(
     timeout: float | None = None,
     on_output: Sink | None = None,
     stoppable: Stoppable = trio.CancelScope,
-    note_left: Callable[[list[Survivor]], None] | None = None,
+    note_started: Callable[[Process], None] | None = None,
 ) -> BashResult:
     """Run `command` as bash runs a script file, and return once bash has ended, however long others hold its output.
 
@@ -48,7 +47,7 @@ async def run_bash(
 
     `timeout` in seconds, or cancelling the scope that `stoppable` gives, ends all that descends from bash and gives the
     partial result. `fallback_directory` gives another directory if `cwd` cannot be entered (None: that is an error).
-    `note_left` is told what is left running, also when there is no result.
+    `note_started` is told of the process.
 
     Raises CallError: `invalid_argument` (nothing to run, a timeout that is not positive, a NUL character in `env`), or
     what `Reaper.spawn` raises.
@@ -70,13 +69,13 @@ async def run_bash(
             notices.append(f"{error.message}. The command ran in {cwd} instead.")
             process = await _start(reaper, command, cwd, env, pipe)
         pipe.close_write()
+        if note_started is not None:
+            note_started(process)
         try:
             async with open_capture(on_output) as capture:
                 timed_out, cancelled = await _finish(process, capture, pipe.read, timeout, stoppable)
         finally:
             process.release()
-            if note_left is not None:
-                note_left(process.left)
     notices += [f"Still running: {survivor}" for survivor in process.left]
     returncode = process.returncode
     ended = returncode is not None and returncode >= 0

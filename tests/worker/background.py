@@ -13,6 +13,7 @@ from rlm_wire.methods.events import Event
 from rlm_wire.methods.jobs import Job, JobResult, RunJob
 from rlm_worker.background import OPERATIONS, Background, open_background
 from rlm_worker.processes import Reaper, process_table
+from rlm_worker.roster import Roster
 
 T = TypeVar("T")
 AGENT = "agent-1"
@@ -29,6 +30,7 @@ class Place:
 
     def __init__(self, reaper: Reaper, directory: Path, env: dict[str, str]) -> None:
         self.reaper = reaper
+        self.roster = Roster(reaper)
         self.cwd = str(directory)
         self.env = env
 
