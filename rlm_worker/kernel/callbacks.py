@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -30,10 +30,41 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 OUTSIDE = "rlm was used outside of an active cell: the cell that started this has ended"
 
 
-class _OpenCell(NamedTuple):
-    agent: str
-    budget: Budget
-    caller: str | None
+CALLS_LIMIT: Final = 1024
+"""Calls of one cell in progress: a sixteenth of what the session can carry for all."""
+
+BYTES_LIMIT: Final = 32 << 20
+"""Arguments of a cell's relayed calls in progress, together: the worker holds them as long."""
+
+
+class _OpenCell:
+    """A cell that runs, and the calls it waits for."""
+
+    def __init__(self, agent: str, budget: Budget, caller: str | None) -> None:
+        self.agent = agent
+        self.budget = budget
+        self.caller = caller
+        self._calls = 0
+        self._bytes = 0
+
+    @contextmanager
+    def calling(self, size: int) -> Iterator[None]:
+        """Around the answer to a call: CallError("resource_exhausted") if there are too many. Stops the clock."""
+        if self._calls >= CALLS_LIMIT or self._bytes + size > BYTES_LIMIT:
+            raise CallError(
+                "resource_exhausted",
+                f"a cell has at most {CALLS_LIMIT} calls in progress, with {BYTES_LIMIT >> 20} MiB of arguments"
+                " together: wait for some of them first",
+                retryable=True,
+            )
+        self._calls += 1
+        self._bytes += size
+        try:
+            with self.budget.paused():
+                yield
+        finally:
+            self._calls -= 1
+            self._bytes -= size
 
 
 class Callbacks:
@@ -95,7 +126,7 @@ class Callbacks:
 
         @service.handle_rest
         async def rest(method: str, params: msgspec.Raw, call: IncomingCall[Any, Any]) -> msgspec.Raw:
-            with self._within(agent, call.scope):
+            with self._within(agent, call.scope, size=memoryview(params).nbytes):
                 if self._harness is None:
                     raise CallError("unimplemented", f"there is no method {method[:200]!r} here")
                 return await relay(method, params, call, self._harness, scope=call.scope)
@@ -114,9 +145,9 @@ class Callbacks:
         return answer if inspect.iscoroutinefunction(function) else answer_at_once
 
     @contextmanager
-    def _within(self, agent: str, scope: str | None) -> Iterator[None]:
+    def _within(self, agent: str, scope: str | None, size: int = 0) -> Iterator[None]:
         cell = self._check(agent, scope)
-        with self._scopes.within(scope) as work, cell.budget.paused():
+        with cell.calling(size), self._scopes.within(scope) as work:
             yield
         if work.cancelled_caught:
             raise CallError("cancelled", "the cell that made this call has ended")

@@ -155,6 +155,7 @@ FAILURES = {
 
 
 async def test_a_failed_call_raises_an_error_that_says_how_and_where(world: World) -> None:
+    """B44, B47: also where it is too large, or nested too deeply, to be sent."""
     for code, (word, text) in FAILURES.items():
         for await_ in ("", "await "):
             before, _, call = code.rpartition("\n")
@@ -241,22 +242,27 @@ async def test_a_forged_scope_is_refused_by_worker_and_harness(world: World) -> 
     assert "permission_denied" in cell.error.message
 
 
-async def test_waiting_for_a_callback_is_not_charged_and_computing_is(world: World) -> None:
-    one = world.agents["one"]
+async def test_a_cell_can_wait_for_a_thousand_calls_and_is_told_when_there_are_too_many(world: World) -> None:
+    code = """
+import asyncio
+calls = [asyncio.create_task(rlm.call("test.stall")) for _ in range(1100)]
+done, waiting = set(), calls
+while len(waiting) > 1024:
+    more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    done |= more
+{call.exception().code for call in done}, len(waiting)
+"""
+    assert await value(world.agents["one"], code) == "({'resource_exhausted'}, 1024)"
+    large = "import asyncio\nawait asyncio.gather(*[rlm.call('test.stall', x=b'x' * 9_000_000) for _ in range(4)])"
+    cell = await world.agents["one"].ipython(large, timeout=60)
+    assert cell.error is not None
+    assert "32 MiB" in cell.error.message
 
-    async def release() -> None:
-        await world.stalled.wait()
-        await trio.sleep(1.5)
-        world.go.set()
 
-    for call in ("rlm.call('test.stall')", "await rlm.call('test.stall')"):
-        world.stalled, world.go = trio.Event(), trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(release)
-            cell = await one.ipython(call, timeout=1)
-        assert (cell.status, cell.result) == ("ok", "'one'")
-    cell = await one.ipython("rlm.call('test.who')\nimport time\ntime.sleep(3600)", timeout=0.3)
-    assert cell.status == "timed_out"
+async def test_what_was_not_awaited_says_so(world: World) -> None:
+    shown = await value(world.agents["one"], "import asyncio\nawait asyncio.sleep(0)\nrlm.call('test.who')")
+    assert "coroutine object rlm.call" in shown
+    assert "await" in shown
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import builtins
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import CoroutineType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from IPython.core import page
@@ -117,6 +117,7 @@ class KernelShell(InteractiveShell):
         text = self.display_formatter.formatters["text/plain"]
         for kind in (str, bytes, bytearray):
             text.for_type(kind, _pretty_sequence)
+        text.for_type(CoroutineType, _pretty_coroutine)
 
     def preload(self, module: ModuleType) -> None:
         """Have `module` in the namespace, as if imported, also after `%reset`; `%who` does not list it."""
@@ -223,6 +224,10 @@ def _pretty_sequence(value: Any, printer: Any, cycle: bool) -> None:
         printer.text(repr(value))
     else:
         printer.text(f"{value[:PREVIEW]!r}\n[... cut here: a {type(value).__name__} of length {len(value)} ...]")
+
+
+def _pretty_coroutine(value: Any, printer: Any, cycle: bool) -> None:
+    printer.text(f"{value!r}: it has not run, put `await` in front of it")
 
 
 def _refuse_questions() -> None:

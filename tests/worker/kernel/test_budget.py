@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 import trio
 from trio.testing import MockClock
 
+from rlm_wire.methods.base import Request
+from rlm_worker.kernel import Callbacks, open_kernels
 from rlm_worker.kernel.budget import Budget
 
 
@@ -34,3 +41,60 @@ async def test_without_a_timeout_there_is_no_deadline_also_after_a_wait(autojump
             await trio.sleep(80_000)
         await trio.sleep(80_000)
     assert not budget.scope.cancelled_caught
+
+
+class Wait(Request[None], tag="test.wait"):
+    pass
+
+
+class Observed(Callbacks):
+    """Shows the budget of the cell that runs."""
+
+    budget: Budget
+
+    @contextmanager
+    def open(self, scope: str, agent: str, budget: Budget, caller: str | None) -> Iterator[None]:
+        self.budget = budget
+        with super().open(scope, agent, budget, caller):
+            yield
+
+
+@pytest.mark.parametrize("call", ["rlm.call('test.wait')", "await rlm.call('test.wait')"])
+def test_a_cell_that_waits_for_a_callback_is_not_charged_and_else_it_is(workshop, call):
+    async def run() -> None:
+        started, go = trio.Event(), trio.Event()
+        callbacks = Observed()
+
+        @callbacks.handle(Wait)
+        async def wait(agent: str, request: Wait) -> None:
+            started.set()
+            await go.wait()
+
+        async with (
+            open_kernels(workshop.host, workshop.reaper, cwd="/", env={}, callbacks=callbacks) as kernels,
+            trio.open_nursery() as nursery,
+        ):
+            cell = kernels.cell("a", call, timeout=1000)
+            nursery.start_soon(cell.run)
+            await started.wait()
+            assert callbacks.budget.scope.deadline == math.inf
+            go.set()
+        assert cell.result.status == "ok"
+        assert callbacks.budget.scope.deadline < trio.current_time() + 1000
+
+    workshop.run(run)
+
+
+def test_a_cell_that_goes_on_after_a_callback_uses_its_time_up(workshop):
+    async def run() -> None:
+        callbacks = Callbacks()
+
+        @callbacks.handle(Wait)
+        async def wait(agent: str, request: Wait) -> None:
+            await trio.lowlevel.checkpoint()
+
+        async with open_kernels(workshop.host, workshop.reaper, cwd="/", env={}, callbacks=callbacks) as kernels:
+            result = await kernels.execute("a", "rlm.call('test.wait')\nimport time; time.sleep(3600)", timeout=0.3)
+        assert result.status == "timed_out"
+
+    workshop.run(run)

@@ -65,6 +65,7 @@ def operation(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Any]
 
     What it makes returns a coroutine where an event loop runs in this thread, and elsewhere blocks for the result.
     """
+    function.__qualname__ = f"rlm.{function.__name__}"  # for "coroutine 'rlm.call' was never awaited"
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
