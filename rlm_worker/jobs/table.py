@@ -174,7 +174,7 @@ class Jobs:
 
     async def make_room(self) -> bool:
         """Give up the output of the job that ended first; False if no ended job has output on disk."""
-        for job in self._jobs.values():
+        for job in list(self._jobs.values()):
             if job.ended.is_set() and await job.output.evict():
                 return True
         return False

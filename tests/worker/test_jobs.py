@@ -91,7 +91,7 @@ async def test_a_yielded_job_says_how_to_collect_it_and_tells_its_end_once(desk:
     assert yielded.text == '[job-1 is still running. Collect it with: rlm.shell.result("job-1")]\n'
     await read(desk, "job-1", wait=60)
     assert (await desk.ask(JobResult(AGENT, "job-1", 0.01))).text.endswith('("job-1")]\nfirst\n')
-    await trio.to_thread.run_sync((tmp_path / "go").write_text, "second")
+    await trio.to_thread.run_sync((tmp_path / "go").write_text, "second", abandon_on_cancel=True)
     completed = await desk.wait_for(ShellCompleted)
     assert (completed.status, completed.exit_code, completed.text) == ("completed", 0, "first\nsecond\n")
     assert not completed.collected

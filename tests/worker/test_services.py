@@ -94,7 +94,7 @@ async def test_a_line_of_the_log_may_say_that_it_is_ready(desk: Desk, tmp_path: 
         while "warming" not in (await trio_read(desk, "slow")):
             pass
         assert (await desk.ask(GetService(AGENT, "slow"))).status == "starting"
-        await trio.to_thread.run_sync((tmp_path / "go").write_text, "x\n")
+        await trio.to_thread.run_sync((tmp_path / "go").write_text, "x\n", abandon_on_cancel=True)
     assert (await desk.ask(GetService(AGENT, "slow"))).status == "ready"
 
 
