@@ -95,6 +95,10 @@ def test_the_transport_keeps_its_promises_and_is_found_by_its_scheme(program: Pa
     assert _prints(program, "check_abstract_sockets.py") == BLOCKS["check_abstract_sockets.py"].prints
 
 
+def test_the_harness_prints_what_the_page_shows(program: Path) -> None:
+    assert _prints(program, "harness.py") == BLOCKS["harness.py"].prints
+
+
 def test_every_file_of_the_page_is_used() -> None:
     used = {
         *CLIENTS,
@@ -103,5 +107,6 @@ def test_every_file_of_the_page_is_used() -> None:
         "abstract_sockets.py",
         "pyproject.toml",
         "check_abstract_sockets.py",
+        "harness.py",
     }
     assert set(BLOCKS) == used
