@@ -1,7 +1,7 @@
 # The two commands a newcomer needs are `make demo` and `make test`; each sets up .venv by itself.
 PYTHON ?= python3.11
 BIN := .venv/bin
-RUNS ?= 10000
+RUNS ?= 5000
 
 .PHONY: demo test check unit fuzz bench clean help
 

@@ -22,7 +22,7 @@ _SLOW = 60
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Fuzz the protocol core.")
     parser.add_argument("--target", choices=NAMES, action="append", help="only this one; may be repeated")
-    parser.add_argument("--runs", type=int, default=10_000, help="inputs for each target (default: 10000)")
+    parser.add_argument("--runs", type=int, default=5_000, help="inputs for each target (default: 5000)")
     parser.add_argument("--seed", type=int, default=1, help="of the fuzzer; 0 is another one each time (default: 1)")
     parser.add_argument("--corpus", type=Path, help="keep what is found interesting in DIRECTORY/TARGET")
     parser.add_argument("--replay", type=Path, help="run one input through the target, without the fuzzer")
@@ -46,19 +46,16 @@ def _fuzz(name: str, corpus: Path, runs: int, seed: int) -> bool:
     write_corpus(name, corpus)
     found = FINDINGS / name
     found.mkdir(parents=True, exist_ok=True)
-    before = set(found.iterdir())
     command = [
         *(sys.executable, "-m", "fuzz.engine", name, str(corpus)),
         *(f"-runs={runs}", f"-seed={seed}", f"-artifact_prefix={found}/", f"-dict={Path(__file__).parent}/wire.dict"),
         *(f"-max_len={LONGEST_INPUT}", f"-timeout={_SLOW}", f"-report_slow_units={_SLOW}", "-rss_limit_mb=2048"),
     ]
     fuzzer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
-    new = sorted(set(found.iterdir()) - before)
-    if fuzzer.returncode or new:
+    if fuzzer.returncode:
         print(_without_progress(fuzzer.stderr + fuzzer.stdout), file=sys.stderr)
-        for path in new:
-            shown = path.relative_to(ROOT)
-            print(f"\nreplay with: {sys.executable} -m fuzz --target {name} --replay {shown}", file=sys.stderr)
+        for path in re.findall(r"Test unit written to (\S+)", fuzzer.stderr):
+            print(f"replay with: {sys.executable} -m fuzz --target {name} --replay {path}", file=sys.stderr)
         return False
     if done := re.search(r"Done (\d+) runs in (\d+) second", fuzzer.stderr):
         print(f"  {int(done[1]) // max(int(done[2]), 1)} inputs a second, {len(list(corpus.iterdir()))} in the corpus")

@@ -22,7 +22,7 @@ class CallSeen(msgspec.Struct):
     ours: bool
     sending: bool = True
     receiving: bool = True
-    cancelled: bool = False
+    has_consumed: bool = False
     items: deque[ItemReceived] = msgspec.field(default_factory=deque)
 
 
@@ -79,6 +79,8 @@ class Conduct:
         match event:
             case ItemReceived():
                 assert call.receiving, "an item after the end of its direction"
+                held = sum(item.size for item in call.items)
+                assert held < self._limits.item_window or call.has_consumed, "an item beyond the window"
                 call.items.append(event)
             case Close():
                 assert call.receiving, "a second close"

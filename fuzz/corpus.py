@@ -147,7 +147,10 @@ def _scripts(peer: int) -> Iterator[bytes]:
     items = bytes((0, 0, 3, peer, 0, 2, 226, 65, 0)) * 4
     sliced = bytes((6, 0, 3, peer, 0, 2, 229, 65, 2)) + bytes((7, 7))
     consume, send = bytes((9, 7, 0)), bytes((9, 8, 0))
-    cancel, reply = bytes((9, 5, 3)), bytes((9, 3, 0, 3))
+    cancel, reply, fail = bytes((9, 5, 3)), bytes((9, 3, 0, 3)), bytes((9, 4, 0, 3))
+    yield call + fail + send
+    yield b"".join(call[:6] + bytes((number,)) + call[7:] for number in range(8)) + send
+    yield call + items * 24 + send
     yield call + (items + consume) * 12 + send + reply + send
     yield call + sliced + consume + sliced + reply + send
     yield call + bytes((9, 1, 0, 2, 226, 65)) * 3 + send + bytes((9, 2, 0)) + reply + send
@@ -159,11 +162,13 @@ def _scripts(peer: int) -> Iterator[bytes]:
 
 
 def _parameters() -> Iterator[bytes]:
-    for entry in range(64):
-        yield from (bytes((codec, entry)) + bytes((1,)) * size for codec in (0, 1) for size in (40, 200))
-        yield from (bytes((codec, entry)) for codec in (0, 1))
-        yield from (bytes((2, entry)) + msgspec.msgpack.encode(value) for value in _VALUES)
-        yield from (bytes((3, entry)) + msgspec.json.encode(value) for value in _VALUES)
+    """For each type what is right at once (all choices zero), and what may be right."""
+    from fuzz.targets.parameters import NAMES  # here: it loads the vocabulary, which the other targets do not need
+
+    for entry in (number.to_bytes(2, "big") for number in range(len(NAMES))):
+        yield from (bytes((codec,)) + entry + bytes((1,)) * size for codec in (0, 1) for size in (0, 40, 200))
+        yield from (b"\2" + entry + msgspec.msgpack.encode(value) for value in _VALUES)
+        yield from (b"\3" + entry + msgspec.json.encode(value) for value in _VALUES)
 
 
 _BY_HAND: Final = {

@@ -119,7 +119,7 @@ class Session:
         self.conduct = Conduct(client=client, codec=self._codec, limits=limits)
         self._sizes = chunk_sizes(chunks)
         self._limits = limits
-        self._acts = self._own = 0
+        self._acts = self._own = self._counted = self._frames = 0
         self._stream = bytearray()
         self._heard_at_check = 2_000
         self.transcript: list[Any] = []
@@ -185,10 +185,10 @@ class Session:
                 del self.conduct.calls[call.id]
             case Act.CANCEL:
                 call.sending = False
-                call.cancelled = True
                 if core.cancel(call.id, "enough"):
                     del self.conduct.calls[call.id]
             case Act.CONSUME | Act.CONSUME_ALL:
+                call.has_consumed = True
                 for _ in range(len(call.items) if step.act is Act.CONSUME_ALL else 1):
                     core.consumed(call.id, call.items.popleft())
 
@@ -204,11 +204,16 @@ class Session:
         self.transcript += [_kept(frame) for frame in self.conduct.sent(sent) if not isinstance(frame, Ack)]
 
     def _check_memory(self) -> None:
-        """A peer makes us hold a buffer for one frame, and a fixed multiple of what it has really sent."""
+        """A peer makes us hold a buffer for one frame, what it has really sent, and so much for each frame of it."""
+        while (end := _next_frame(self._stream, self._counted)) <= len(self._stream):
+            self._counted = end
+            self._frames += 1
         self._heard_at_check = max(len(self._stream), self._heard_at_check)
         held = retained(self._core, shared=(self._codec,))
         own = self._own + self._core.queued
-        allowed = 30_000 + self._limits.frame + 40 * len(self._stream) + 2 * own + 2_000 * self._acts
+        allowed = (
+            30_000 + self._limits.frame + 3 * len(self._stream) + 600 * self._frames + 2 * own + 2_000 * self._acts
+        )
         assert held <= allowed, f"{held} bytes are held after {len(self._stream)} were received and {own} queued"
 
     def _end(self) -> None:

@@ -59,7 +59,7 @@ def _entries() -> Iterator[tuple[str, Any]]:
 
 
 ENTRIES: Final = dict(_entries())
-_NAMES: Final = tuple(ENTRIES)
+NAMES: Final = tuple(ENTRIES)
 
 REACH: Final = Reach(
     lines={"rlm_wire.frames.codec": 50},
@@ -72,7 +72,7 @@ def run(data: bytes) -> None:
     choices = Choices(data)
     mode = choices.byte()
     codec = codec_named(CODEC_NAMES[mode & 1])
-    name = choices.pick(_NAMES)
+    name = NAMES[int.from_bytes((choices.byte(), choices.byte())) % len(NAMES)]
     if mode & 2:
         _check(codec, name, choices.rest())
     else:
@@ -118,7 +118,8 @@ def _of(info: msgspec.inspect.Type, choices: Choices) -> Any:
     match info:
         case msgspec.inspect.StructType():
             fields = (field for field in info.fields if field.required or choices.flag())
-            return {field.encode_name: _of(field.type, choices) for field in fields if choices.byte() < 250}
+            tag = {} if info.tag_field is None else {info.tag_field: info.tag}
+            return tag | {field.encode_name: _of(field.type, choices) for field in fields if choices.byte() < 250}
         case msgspec.inspect.UnionType():
             return _of(choices.pick(info.types), choices)
         case msgspec.inspect.LiteralType():
