@@ -7,7 +7,9 @@ first 16 KiB and the last 8 KiB are in memory in any case, so that a short text 
 
 from __future__ import annotations
 
+import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -22,7 +24,9 @@ HEAD = 16 * 1024
 TAIL = 8 * 1024
 """Bytes of the end in memory: half of what a model is shown."""
 
-READ_SIZE = 64 * 1024
+READ_SIZE = 256 * 1024
+"""Bytes taken from a pipe, and given to the disk, at a time; the pipe is made as large if the system allows it."""
+
 LONGEST_CHARACTER = 4
 
 _PAST = "more was printed than is kept of one job"
@@ -44,7 +48,7 @@ class KeptOutput:
         """Why some of it is not there any more."""
         self._disk = disk
         self._name = name
-        self._half = max(limit // 2, READ_SIZE)
+        self._half = limit // 2
         self._head = bytearray()
         self._tail = bytearray()
         self._gap: tuple[int, int] | None = None
@@ -66,6 +70,8 @@ class KeptOutput:
 
         The writer waits while the disk does. Cancellation: nothing that was read is lost; go on with `drain`.
         """
+        with suppress(OSError):  # it stays as it is, and is only slower
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, READ_SIZE)
         while True:
             try:
                 data = os.read(descriptor, READ_SIZE)
@@ -80,7 +86,7 @@ class KeptOutput:
 
     async def drain(self, descriptor: int) -> None:
         """Keep what is in the pipe at this moment and no more; notices if it was closed. Never waits for a writer."""
-        for _ in range(1024 * 1024 // READ_SIZE + 1):  # no pipe of an unprivileged writer holds more
+        for _ in range(4):  # more than a pipe holds, unless somebody made it larger still
             try:
                 data = os.read(descriptor, READ_SIZE)
             except BlockingIOError:
