@@ -41,11 +41,6 @@ class Run:
         """End it and all that descends from it. Cancellation: not noticed; bounded by `grace` and a few seconds."""
         await self._process.kill_tree(grace=grace)
 
-    async def leave(self) -> None:
-        """The worker's interest in it ends; the run itself does, too, if it is not one that runs on."""
-        if self._process.returncode is None:
-            await self._process.kill_tree()
-
 
 class DetachedRun(Run):
     """A run that nothing ends but `stop`, not even the end of the worker. `report` is the pipe that tells its end."""
@@ -70,39 +65,27 @@ class DetachedRun(Run):
         code = int(said) if said.strip().isdigit() else 137
         return (None, code - 128) if code > 128 else (code, None)
 
-    async def leave(self) -> None:
-        await trio.lowlevel.checkpoint()
-
 
 @asynccontextmanager
 async def open_run(command: ShellCommand, *, detached: bool) -> AsyncIterator[Run]:
     """Start `command`; leaving the block ends it unless it is `detached`. Raises what `Reaper.spawn` raises."""
-    with output_pipe() as pipe:
-        if not detached:
-            process = await command.start(pipe)
-            pipe.close_write()
-            run = Run(process, pipe.read)
-            try:
-                yield run
-            finally:
-                await run.leave()
-                process.release()
-            return
-        async with _detach(command, pipe) as detached_run:
-            yield detached_run
-
-
-@asynccontextmanager
-async def _detach(command: ShellCommand, pipe: OutputPipe) -> AsyncIterator[Run]:
-    with output_pipe() as report:
-        arguments = [*BASH_OPTIONS, "-c", _DETACH, "service", command.text]
-        fds = {1: pipe.write, 2: pipe.write, _REPORT: report.write}
-        process = await command.spawn(arguments, fds, pipe)
+    with output_pipe() as pipe, output_pipe() as report:
+        process = await (_detach(command, pipe, report) if detached else command.start(pipe))
         pipe.close_write()
         report.close_write()
         try:
-            with trio.CancelScope(shield=True):  # bash has nothing to wait for
-                await process.wait()
-            yield DetachedRun(process, pipe.read, report.read)
+            if detached:
+                with trio.CancelScope(shield=True):  # bash has nothing to wait for
+                    await process.wait()
+                yield DetachedRun(process, pipe.read, report.read)
+            else:
+                yield Run(process, pipe.read)
         finally:
+            if process.returncode is None:
+                await process.kill_tree()
             process.release()
+
+
+async def _detach(command: ShellCommand, pipe: OutputPipe, report: OutputPipe) -> Process:
+    arguments = [*BASH_OPTIONS, "-c", _DETACH, "service", command.text]
+    return await command.spawn(arguments, {1: pipe.write, 2: pipe.write, _REPORT: report.write}, pipe)

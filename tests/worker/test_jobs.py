@@ -138,6 +138,7 @@ async def test_a_timeout_ends_the_whole_tree_and_keeps_the_output(desk: Desk) ->
 async def test_a_background_process_that_holds_the_output_is_named_and_runs_on(
     desk: Desk, end: Callable[[int], None]
 ) -> None:
+    assert (await desk.run("(sleep 0.3; echo late) & echo early")).text == "early\nlate\n"
     job = await desk.run("sleep 1000 & echo $!")
     pid = int(job.text)
     end(pid)
@@ -216,7 +217,9 @@ async def test_b30_input_reaches_a_job_and_its_end_too(desk: Desk) -> None:
     assert await refused(desk, WriteJob(AGENT, "job-2", b"x")) == "failed_precondition"
 
 
-async def test_b30_a_job_that_does_not_read_holds_its_writer_up_and_nobody_else(desk: Desk) -> None:
+async def test_b30_a_job_that_does_not_read_holds_its_writer_up_and_nobody_else(
+    desk: Desk, end: Callable[[int], None]
+) -> None:
     job = await desk.start("exec sleep 1000", stdin=True)
     with trio.move_on_after(0.1) as scope:
         await desk.ask(WriteJob(AGENT, job, bytes(1024 * 1024)))
@@ -232,6 +235,9 @@ async def test_b30_a_job_that_does_not_read_holds_its_writer_up_and_nobody_else(
         await trio.testing.wait_all_tasks_blocked()
         await desk.ask(CancelJob(AGENT, job))
     assert codes == ["failed_precondition"]
+    left = await desk.start("sleep 1000 <&0 & echo $!; sleep 0.2", stdin=True)
+    end(int((await read(desk, left, wait=60)).text))
+    assert await refused(desk, WriteJob(AGENT, left, bytes(1024 * 1024))) == "failed_precondition"
     for _ in range(2):
         closed = await desk.start("exec sleep 1000", stdin=True)
         await desk.ask(CloseJobStdin(AGENT, closed))

@@ -120,6 +120,14 @@ async def test_a_directory_that_is_removed_ends_its_watch_and_one_made_anew_does
     await told(desk, info, place / "build")
     (place / "build" / "again").touch()
     await told(desk, info, place / "build" / "again")
+    desk.events.clear()
+    (place / "build").rename(place / "old")
+    (place / "build").mkdir()
+    await told(desk, info, place / "build")
+    (place / "old" / "not this").touch()
+    (place / "build" / "this").touch()
+    await told(desk, info, place / "build" / "this")
+    assert "not this" not in repr(desk.events)
     (place / "build").rename(place / "elsewhere")
     assert (await desk.wait_for(WatchFailed)).subscription_id == info.id
 
