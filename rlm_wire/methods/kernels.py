@@ -129,6 +129,12 @@ class InspectNamespace(Request[KernelVariables], tag="cell.inspect"):
     """Worker → kernel: answered beside a running cell."""
 
 
+class InterruptCell(Request[None], tag="cell.interrupt"):
+    """Worker → kernel, beside a SIGINT: it is for cell `number`, also if that has not begun yet, and for no other."""
+
+    number: int
+
+
 class RunCell(Request[CellOutcome], tag="cell.run"):
     """Worker → kernel: run `code` as cell number `number` (from 1); what it calls is stamped with `scope`.
 

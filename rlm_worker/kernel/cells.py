@@ -69,7 +69,7 @@ class Cell:
         """
         try:
             await self._run(self)
-        except trio.Cancelled:
+        except BaseException:  # a cancellation, perhaps a group of them: a kernel that was starting has several tasks
             if self._result is None:
                 self.refuse("The cell was cancelled before it started.")
             raise

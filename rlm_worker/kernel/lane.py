@@ -130,8 +130,12 @@ class Lane:
 async def _stop(kernel: KernelProcess, running: RunningCell, cell: Cell) -> None:
     """Interrupt the cell; if that does not end it in time, kill the kernel. Returns when either has happened."""
     kernel.interrupt()
-    with trio.move_on_after(INTERRUPT_GRACE):
+    with trio.move_on_after(INTERRUPT_GRACE / 2):
         await running.settled.wait()
+    if not running.settled.is_set():
+        kernel.confirm_interrupt()  # once more: it may have been lost that very moment
+        with trio.move_on_after(INTERRUPT_GRACE / 2):
+            await running.settled.wait()
     if not running.settled.is_set():
         cell.killed = True
         kernel.kill()

@@ -23,6 +23,7 @@ from rlm_wire.methods.kernels import (
     CellOutcome,
     EnterWorkspace,
     InspectNamespace,
+    InterruptCell,
     KernelVariables,
     RunCell,
 )
@@ -30,6 +31,9 @@ from rlm_worker.kernel.hosts import Forked, Host
 from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
 from rlm_worker.processes import Process, Reaper
+
+KILL_PATIENCE: Final = 2.0
+"""Seconds for the reaper to kill a kernel and what is attached to it, before it is done here."""
 
 LEAVE_GRACE: Final = 2.0
 """Seconds that an idle kernel has for its exit handlers and open files when it is closed."""
@@ -90,6 +94,9 @@ class KernelProcess:
                     await trio.lowlevel.wait_readable(self._forked.pidfd)
                 finally:
                     self.kill()
+                    with trio.move_on_after(KILL_PATIENCE, shield=True):
+                        # Not before: it would leave by itself, and orphan what is attached to it.
+                        await trio.lowlevel.wait_readable(self._forked.pidfd)
                     self._peer.lose(SessionLost("the kernel is dead"))
                     self._nursery.cancel_scope.cancel()
         finally:
@@ -137,6 +144,8 @@ class KernelProcess:
         self._leaving = True
         try:
             with trio.move_on_after(LEAVE_GRACE):
+                with contextlib.suppress(CallError):
+                    await self.process.note_tree()
                 await self._peer.say_goodbye()
                 await self.dead.wait()
         finally:
@@ -152,11 +161,19 @@ class KernelProcess:
         self.output.close()
 
     def interrupt(self) -> None:
-        """KeyboardInterrupt for the cell that runs."""
-        self._signal(signal.SIGINT)
+        """KeyboardInterrupt for the cell that was started last, also if the kernel has not begun it yet."""
+        self._signal(signal.SIGINT)  # at once, also where C code holds the interpreter but looks for signals
+        self.confirm_interrupt()
+
+    def confirm_interrupt(self) -> None:
+        """Have the kernel see to it that the interrupt has reached the cell. It strikes no cell twice."""
+        if not self._peer.closed:  # else it is dead, or about to be
+            self._nursery.start_soon(self._interrupt, self._number)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        """With all that is attached to it at this moment."""
+        if not self.dead.is_set() and not self.process.kill():
+            self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.dead.is_set():
@@ -172,6 +189,10 @@ class KernelProcess:
             cell.outcome = CellOutcome("error", error=CellError("KernelError", error.message, error.message))
         cell.settled.set()
 
+    async def _interrupt(self, number: int) -> None:
+        with contextlib.suppress(SessionLost):
+            await self._peer.call(InterruptCell(number))
+
     async def _inspect(self, inspection: _Inspection) -> None:
         with contextlib.suppress(SessionLost):
             inspection.variables = await self._peer.call(InspectNamespace())
@@ -185,6 +206,7 @@ class KernelProcess:
             self.kill()
 
     async def _bury(self) -> None:
+        self._signal(signal.SIGKILL)  # harmless, unless the reaper was killed before it could do it
         await trio.lowlevel.wait_readable(self._forked.pidfd)
         self.exit_status = await self._forked.exit_status()
         with contextlib.suppress(CallError):  # the reaper is lost: whoever needs it is told so

@@ -14,6 +14,8 @@ import trio
 import rlm_wire
 from rlm_harness import AgentTools, Ledger, LedgerSource, Workspace, create_ledger
 from rlm_harness.ledger import records
+from rlm_wire.errors import CallError
+from rlm_wire.methods.ledger import LedgerChunk, ReplicateLedger
 
 
 class Grown:
@@ -159,6 +161,38 @@ async def test_a_cell_waits_for_the_part_of_the_ledger_that_it_was_promised(work
             nursery.start_soon(trio.testing.wait_all_tasks_blocked, 0.1)
             ledger.released.set()
             assert (await cell.result()).result == "2"
+
+
+class Clumsy(Grown):
+    """Sends a chunk that is too large, once."""
+
+    async def read(self, start: int, limit: int) -> bytes:
+        return await super().read(start, limit if self.read_bytes else 2 << 20)
+
+
+async def test_a_refused_replication_is_tried_again_when_there_is_more(worker_url: str) -> None:
+    ledger = Clumsy(4)
+    async with agent_with(worker_url, ledger) as agent:
+        assert agent.replication is not None
+        while agent.replication.problem is None:
+            await trio.lowlevel.checkpoint()
+        assert agent.replication.problem.code == "invalid_argument"
+        ledger.add(b'{"type":"done"}\n')
+        assert await value(agent, "len(rlm.history().events)") == "6"
+        assert (agent.replication.acknowledged, agent.replication.problem) == (ledger.size, None)
+
+
+async def test_a_replication_goes_on_where_the_worker_is(worker_url: str) -> None:
+    async with Workspace.connect(worker_url) as workspace, workspace.agent("a"):
+        for size, start in ((0, 0), (3, 3), (6, 9)):
+            async with workspace.peer.open(ReplicateLedger("a")) as call:
+                assert (await anext(aiter(call))).size == size
+                await call.send(LedgerChunk(start, b"abc"))
+                if start <= size:
+                    assert (await anext(aiter(call))).size == size + 3
+                    continue
+                with pytest.raises(CallError, match="6 bytes"):
+                    await call.result()
 
 
 BROKEN = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-LOOK = "env; cat /proc/$PPID/environ; cat /proc/*/environ | tr '\\0' '\\n'; echo ~; ls -d ~"
+LOOK = "(env; cat /proc/$PPID/environ /proc/*/environ) | tr '\\0' '\\n' | grep -a -e ^HOME= -e of-the-harness | sort -u"
 
 
 @pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "FAKE_API_KEY"])
@@ -25,4 +25,4 @@ async def test_b64_a_key_of_the_harness_is_in_no_process_that_tools_can_read(
     assert len(results) == 2
     assert "HOME=" in results[0]
     assert "'HOME'" in results[1]
-    assert key not in "".join(results)
+    assert "of-the-harness" not in "".join(results)

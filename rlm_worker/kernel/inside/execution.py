@@ -4,8 +4,10 @@ Between cells the loop runs, so background tasks go on. A cell with top-level aw
 cell runs outside of it, while it stands still: so `asyncio.run`, `trio.run` and `loop.run_until_complete` work there
 as in any script.
 
-An interrupt is a SIGINT. Plain code gets KeyboardInterrupt; an awaiting cell is cancelled. Between cells it is
-ignored: it was meant for a cell that had just ended.
+An interrupt is a SIGINT, and behind it the word which cell it is for. Plain code gets KeyboardInterrupt; an awaiting
+cell is cancelled. Between cells the signal is ignored: it was meant for a cell that had just ended, or for one that has
+not begun, which is then interrupted by the word. While IPython prepares a cell the interrupt waits for the user's code:
+an exception just anywhere in there could be swallowed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any
 
@@ -40,13 +42,19 @@ class Executor:
         self.notices: list[str] = []  # go out with the next outcome
         self._shell = shell
         self._output_fd = output_fd
-        self._cells: collections.deque[tuple[str, str | None, Done]] = collections.deque()
+        self._cells: collections.deque[tuple[str, int, str | None, Done]] = collections.deque()
+        self._number = 0  # of the cell that runs; 0 between cells
+        self._to_interrupt = 0  # number of the last cell that an interrupt was meant for
+        self._struck = 0  # number of the last cell that a SIGINT reached
+        self._in_user_code = False
+        self._pending = False  # an interrupt waits for the user's code
         self._stopping = False
         self._idle = False
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
         shell.loop_runner = self._run_in_loop
+        shell.user_code = self._user_code
         self._let_plain_cells_create_tasks()
 
     @property
@@ -58,10 +66,19 @@ class Executor:
         """The user's variables, from any thread."""
         return inspection.variables(self._shell.user_ns, self._shell.user_ns_hidden, self.busy)
 
-    def submit(self, code: str, scope: str | None, done: Done) -> None:
+    def submit(self, code: str, number: int, scope: str | None, done: Done) -> None:
         """Queue a cell; whatever it starts carries `scope`. `done` is called with its outcome on the main thread."""
-        self._cells.append((code, scope, done))
+        self._cells.append((code, number, scope, done))
         self._wake()
+
+    def interrupt(self, number: int) -> None:
+        """A SIGINT was sent for that cell: send it again if it did not reach the cell.
+
+        It may have come before the cell had begun, or between a thread's look for signals and its sleep.
+        """
+        self._to_interrupt = number
+        if self._number == number != self._struck:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def stop(self) -> None:
         """Make `run` return once no cell runs."""
@@ -87,9 +104,11 @@ class Executor:
         self._run("pass", silent=True)  # while nobody waits: pages that cells write to become this process's own
         while True:
             while self._cells:
-                code, scope, done = self._cells.popleft()
+                code, number, scope, done = self._cells.popleft()
                 token = current_scope.set(scope)
+                self._number = number
                 outcome = self._run_cell(code)
+                self._number = 0
                 current_scope.reset(token)
                 if os.getpid() != pid:  # the cell forked, and this is the child that ran off its end
                     os._exit(0 if outcome.status == "ok" else 1)
@@ -120,11 +139,12 @@ class Executor:
         record = self._shell.record = CellRecord(getattr(sys, "last_value", None))
         record.notices, self.notices = self.notices, []
         record.notices += streams.mend(self._output_fd)
-        self._cancelled = False
+        self._cancelled = self._pending = False
         error: BaseException | None
         try:
             self._set_loop()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, self._interrupt_plain)
+            self._pending |= self._to_interrupt == self._number
             try:
                 result = self._run(code)
             finally:
@@ -155,12 +175,32 @@ class Executor:
                     if isinstance(failure, KeyboardInterrupt):  # it struck a background task; it was meant for the cell
                         self._cancel_cell()
         finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, self._interrupt_plain)
             self._task = None
+
+    @contextlib.contextmanager
+    def _user_code(self) -> Iterator[None]:
+        """Around the user's own code in a cell: the part that an interrupt may strike."""
+        self._in_user_code = True
+        try:
+            if self._pending:
+                self._pending = False
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._in_user_code = False
+
+    def _interrupt_plain(self, _signal: int, _frame: FrameType | None) -> None:
+        self._struck = self._number
+        if self._in_user_code:
+            raise KeyboardInterrupt
+        self._pending = True
 
     def _interrupt_awaiting(self, _signal: int, _frame: FrameType | None) -> None:
         if asyncio.current_task(self._loop) is not None:  # plain code inside a task, which no cancellation would reach
-            raise KeyboardInterrupt
+            self._interrupt_plain(_signal, _frame)
+            return
+        self._struck = self._number
         self._cancel_cell()
         self._loop.call_soon_threadsafe(_ignore)  # a signal handler alone does not end the loop's wait
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import builtins
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import CoroutineType, ModuleType, TracebackType
 from typing import Any, NoReturn
@@ -105,6 +107,7 @@ class KernelShell(InteractiveShell):
     def __init__(self) -> None:
         self.record = CellRecord()
         self._preloaded: ModuleType | None = None
+        self.user_code: Callable[[], AbstractContextManager[None]] = nullcontext
         config = Config()
         config.InteractiveShell.colors = "nocolor"
         config.InteractiveShell.xmode = "Context"
@@ -130,6 +133,11 @@ class KernelShell(InteractiveShell):
             entry = {self._preloaded.__name__: self._preloaded}
             self.user_ns.update(entry)
             self.user_ns_hidden.update(entry)
+
+    async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
+        with self.user_code():
+            failed: bool = await super().run_code(code_obj, result, async_=async_)
+            return failed
 
     def ask_exit(self) -> NoReturn:
         raise SystemExit

@@ -13,6 +13,7 @@ from rlm_wire.methods.kernels import (
     CellOutcome,
     EnterWorkspace,
     InspectNamespace,
+    InterruptCell,
     KernelVariables,
     RunCell,
 )
@@ -45,6 +46,10 @@ async def _serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
     def inspect(request: InspectNamespace) -> KernelVariables:
         return executor.inspect()
 
+    @service.handle(InterruptCell)
+    def interrupt(request: InterruptCell) -> None:
+        executor.interrupt(request.number)
+
     @service.handle(RunCell)
     async def run_cell(request: RunCell) -> CellOutcome:
         finished = trio.Event()
@@ -56,7 +61,7 @@ async def _serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
             token.run_sync_soon(finished.set)
 
         calls.ledger_size = request.ledger_size
-        executor.submit(request.code, request.scope, finish)
+        executor.submit(request.code, request.number, request.scope, finish)
         await finished.wait()
         assert outcome is not None
         return outcome

@@ -131,6 +131,31 @@ def test_a_cell_cancelled_while_it_waits_for_its_turn_is_not_run(agent, workshop
     assert agent("ran").error.name == "NameError"
 
 
+def test_a_cell_cancelled_in_its_first_moments_keeps_its_kernel(agent, workshop):
+    pid = agent.ok("import os; os.getpid()").result
+    codes = ("import time\ntime.sleep(3600)", "import asyncio\nawait asyncio.sleep(3600)", "while True: pass")
+
+    async def run(moments: int) -> list[str]:
+        cell = workshop.kernels.cell(agent.name, codes[moments % len(codes)])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cell.run)
+            for _ in range(moments):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        return cell.result.notices
+
+    for moments in range(60):
+        (notice,) = workshop.run(run, moments)
+        assert "ignored" not in notice
+    assert agent.ok("os.getpid()").result == pid
+
+
+def test_a_cell_that_catches_its_interrupt_is_struck_once(agent):
+    code = "import time\ntry: time.sleep(3600)\nexcept KeyboardInterrupt: print('caught')\ntime.sleep(0.01)\n'went on'"
+    result = agent(code, timeout=0.2)
+    assert (result.output.text, result.result, result.error) == ("caught\n", "'went on'", None)
+
+
 def test_cells_of_one_agent_run_in_order_and_those_of_another_do_not_wait(agent, other_agent, workshop, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
