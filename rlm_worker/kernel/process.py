@@ -32,9 +32,6 @@ from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
 from rlm_worker.processes import Process, Reaper
 
-KILL_PATIENCE: Final = 2.0
-"""Seconds for the reaper to kill a kernel and what is attached to it, before it is done here."""
-
 LEAVE_GRACE: Final = 2.0
 """Seconds that an idle kernel has for its exit handlers and open files when it is closed."""
 
@@ -94,9 +91,6 @@ class KernelProcess:
                     await trio.lowlevel.wait_readable(self._forked.pidfd)
                 finally:
                     self.kill()
-                    with trio.move_on_after(KILL_PATIENCE, shield=True):
-                        # Not before: it would leave by itself, and orphan what is attached to it.
-                        await trio.lowlevel.wait_readable(self._forked.pidfd)
                     self._peer.lose(SessionLost("the kernel is dead"))
                     self._nursery.cancel_scope.cancel()
         finally:
@@ -144,8 +138,6 @@ class KernelProcess:
         self._leaving = True
         try:
             with trio.move_on_after(LEAVE_GRACE):
-                with contextlib.suppress(CallError):
-                    await self.process.note_tree()
                 await self._peer.say_goodbye()
                 await self.dead.wait()
         finally:
@@ -171,9 +163,7 @@ class KernelProcess:
             self._nursery.start_soon(self._interrupt, self._number)
 
     def kill(self) -> None:
-        """With all that is attached to it at this moment."""
-        if not self.dead.is_set() and not self.process.kill():
-            self._signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.dead.is_set():
@@ -206,7 +196,6 @@ class KernelProcess:
             self.kill()
 
     async def _bury(self) -> None:
-        self._signal(signal.SIGKILL)  # harmless, unless the reaper was killed before it could do it
         await trio.lowlevel.wait_readable(self._forked.pidfd)
         self.exit_status = await self._forked.exit_status()
         with contextlib.suppress(CallError):  # the reaper is lost: whoever needs it is told so
