@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ class Disk:
         """Frees what can be spared, and says whether it freed anything."""
         self._parent = parent
         self._directory: str | None = None
+        self._making = threading.Lock()
         self._threads = trio.CapacityLimiter(DISK_THREADS)
 
     async def take(self, size: int) -> bool:
@@ -47,9 +49,10 @@ class Disk:
 
     def create(self, name: str) -> tuple[int, Path]:
         """A new file, open for writing, and its path; to be called in a thread. Raises OSError."""
-        if self._directory is None or not Path(self._directory).is_dir():
-            self._directory = tempfile.mkdtemp(prefix="rlm-output-", dir=self._parent())
-        path = Path(self._directory, f"{name}.bin")
+        with self._making:
+            if self._directory is None or not Path(self._directory).is_dir():
+                self._directory = tempfile.mkdtemp(prefix="rlm-output-", dir=self._parent())
+            path = Path(self._directory, f"{name}.bin")
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), path
 
     async def close(self) -> None:

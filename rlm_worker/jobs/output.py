@@ -7,6 +7,7 @@ first 16 KiB and the last 8 KiB are in memory in any case, so that a short text 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import suppress
@@ -112,22 +113,18 @@ class KeptOutput:
     async def finish(self) -> None:
         """Nothing more will be fed: closes the file, which stays readable."""
         self.finished = True
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        if self._descriptor >= 0:
             with trio.CancelScope(shield=True):
-                await self._disk.in_thread(os.close, descriptor)
+                await self._disk.in_thread(self._close)
         self._tell()
 
     async def evict(self) -> bool:
         """Give up the file; False if there is none. What memory holds stays."""
         async with self._lock:
-            path, self.path = self.path, None
-            if path is None:
+            if self.path is None:
                 return False
-            await self._disk.in_thread(_remove, path)
-            self._disk.give_back(self._on_disk)
-            self._on_disk = 0
-            self._lose(len(self._head), self.total, _EVICTED)
+            await self._disk.in_thread(_remove, self.path)
+            self._give_up(_EVICTED)
         return True
 
     async def wait_beyond(self, position: int) -> None:
@@ -161,18 +158,25 @@ class KeptOutput:
 
     async def _read(self, cursor: int, limit: int) -> OutputRange:
         async with self._lock:
-            start = min(cursor, self.total)
-            gap_start, gap_end = self._readable_gap()
-            skipped = 0
-            if gap_start <= start < gap_end:
-                skipped, start = gap_end - start, gap_end
-            stop = gap_start if start < gap_start else self.total
+            return await self._read_locked(cursor, limit)
+
+    async def _read_locked(self, cursor: int, limit: int) -> OutputRange:
+        start = min(cursor, self.total)
+        gap_start, gap_end = self._readable_gap()
+        skipped = 0
+        if gap_start <= start < gap_end:
+            skipped, start = gap_end - start, gap_end
+        stop = gap_start if start < gap_start else self.total
+        try:
             data = await self._bytes(start, min(stop, start + limit + LONGEST_CHARACTER - 1))
-            final = stop != self.total or self.finished
-            data = data[: cut(data, limit, final=final and start + len(data) == stop)]
-            end = start + len(data)
-            done = self.finished and end == self.total
-            return OutputRange(data, cursor, end, done, skipped, self.reason if skipped else None)
+        except OSError as error:  # whoever works here may have removed the file
+            self._give_up(f"{error.strerror}: {self.path}")
+            return await self._read_locked(cursor, limit)
+        final = stop != self.total or self.finished
+        data = data[: cut(data, limit, final=final and start + len(data) == stop)]
+        end = start + len(data)
+        done = self.finished and end == self.total
+        return OutputRange(data, cursor, end, done, skipped, self.reason if skipped else None)
 
     def head(self) -> bytes:
         """The first 16 KiB."""
@@ -204,7 +208,8 @@ class KeptOutput:
             self._lose(self._half, end - self._half, self.reason if self._gap else _PAST)
 
     def _write_at(self, position: int, data: bytes) -> None:
-        if self._descriptor < 0:
+        if self.path is None:
+            self._close()
             self._descriptor, self.path = self._disk.create(self._name)
         view = memoryview(data)
         while view:
@@ -219,6 +224,13 @@ class KeptOutput:
             return position, self._half - position
         turned = (position - self._half) % self._half
         return self._half + turned, self._half - turned
+
+    def _give_up(self, reason: str) -> None:
+        """The file is no use any more; should more output come, it gets a new one."""
+        self.path = None
+        self._disk.give_back(self._on_disk)
+        self._on_disk = 0
+        self._lose(len(self._head), self.total, reason)
 
     def _lose(self, start: int, end: int, reason: str | None) -> None:
         """Widen the gap to `end`; whatever was kept between two losses goes with them."""
@@ -254,9 +266,15 @@ class KeptOutput:
                 offset, room = self._place(position + len(data))
                 piece = os.pread(file.fileno(), min(room, size - len(data)), offset)
                 if not piece:
-                    break
+                    raise OSError(errno.EIO, "Shorter than what was written")
                 data += piece
         return data
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):  # what a full disk or a broken one could not take shows when it is read
+                os.close(descriptor)
 
     def _tell(self) -> None:
         self._grown.set()
@@ -264,4 +282,5 @@ class KeptOutput:
 
 
 def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
+    with suppress(OSError):  # it was removed already, or cannot be
+        path.unlink()

@@ -7,6 +7,7 @@ import os
 import trio
 
 from rlm_wire.errors import CallError
+from rlm_worker.processes.descriptors import pipe
 
 WRITE_LIMIT = 1024 * 1024
 """Bytes of one write: they are held in memory while the job does not read."""
@@ -19,7 +20,7 @@ class JobInput:
     """The writing end. `read_end` is for the job to be started with; `started` closes our copy of it."""
 
     def __init__(self) -> None:
-        self.read_end, self._write_end = os.pipe2(os.O_CLOEXEC)
+        self.read_end, self._write_end = pipe()
         os.set_blocking(self._write_end, False)
         self._turn = trio.Lock()
         self._why_closed = ""

@@ -1,4 +1,7 @@
-"""Descriptors made for processes: files in memory and output pipes, each closed by a scope."""
+"""Descriptors made for processes: files in memory and output pipes, each closed by a scope.
+
+Making one raises CallError("resource_exhausted") if the system has none left: that call fails, and later ones may not.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rlm_wire.errors import CallError
+
 
 @contextmanager
 def memory_file(name: str, content: bytes) -> Iterator[int]:
     """A file that exists in memory only and holds `content`, as a close-on-exec descriptor. Needs no disk."""
-    descriptor = os.memfd_create(name)
+    with _enough_of_them():
+        descriptor = os.memfd_create(name)
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
@@ -19,11 +25,26 @@ def memory_file(name: str, content: bytes) -> Iterator[int]:
         os.close(descriptor)
 
 
+def pipe() -> tuple[int, int]:
+    """Both ends of a new pipe, close-on-exec."""
+    with _enough_of_them():
+        return os.pipe2(os.O_CLOEXEC)
+
+
+@contextmanager
+def _enough_of_them() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"the worker cannot open more descriptors: {error.strerror}"
+        raise CallError("resource_exhausted", message, retryable=True) from None
+
+
 class OutputPipe:
     """A pipe for the output of a process. `read` is non-blocking; writers block as on any pipe."""
 
     def __init__(self) -> None:
-        self.read, self.write = os.pipe2(os.O_CLOEXEC)
+        self.read, self.write = pipe()
         os.set_blocking(self.read, False)
 
     def close_write(self) -> None:
@@ -40,8 +61,8 @@ class OutputPipe:
 @contextmanager
 def output_pipe() -> Iterator[OutputPipe]:
     """A pipe that is closed with the block."""
-    pipe = OutputPipe()
+    made = OutputPipe()
     try:
-        yield pipe
+        yield made
     finally:
-        pipe.close()
+        made.close()

@@ -57,14 +57,16 @@ class Services:
         service = Service(request, command, check, output, self._events)
         with one_error():
             await self._nursery.start(self._live, service)
+        late = False
         try:
-            with trio.move_on_after(patience) as limit:
+            with trio.move_on_after(patience):
                 await service.settled.wait()
         finally:
             if not service.settled.is_set():
+                late = True
                 with trio.CancelScope(shield=True):
                     await service.stop(GRACE)
-        if limit.cancelled_caught:
+        if late:
             message = f"the service {service.name!r} was not ready within {patience:g} s and was stopped; "
             raise CallError("deadline_exceeded", message + service.log_end())
         if service.ended.is_set():

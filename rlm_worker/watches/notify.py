@@ -94,17 +94,21 @@ class Notify:
     async def _receive(self, inotify: INotify) -> None:
         while True:
             await trio.lowlevel.wait_readable(inotify.fileno())
-            for number, mask, _, name in parse_events(os.read(inotify.fileno(), READ_SIZE)):
-                if mask & flags.Q_OVERFLOW:
-                    for listener in {one for listeners in self._listeners.values() for one in listeners}:
-                        listener.missed()
-                elif mask & flags.IGNORED:  # the directory is gone, and its number will not be used again
-                    for listener, directory in self._listeners.pop(number, {}).items():
-                        if self._numbers.get((listener, directory)) == number:
-                            del self._numbers[listener, directory]
-                else:
-                    for listener, directory in list(self._listeners.get(number, {}).items()):
-                        listener.changed(directory, name, mask)
+            with suppress(BlockingIOError):
+                self._tell(os.read(inotify.fileno(), READ_SIZE))
+
+    def _tell(self, events: bytes) -> None:
+        for number, mask, _, name in parse_events(events):
+            if mask & flags.Q_OVERFLOW:
+                for listener in {one for listeners in self._listeners.values() for one in listeners}:
+                    listener.missed()
+            elif mask & flags.IGNORED:  # the directory is gone, and its number will not be used again
+                for listener, directory in self._listeners.pop(number, {}).items():
+                    if self._numbers.get((listener, directory)) == number:
+                        del self._numbers[listener, directory]
+            else:
+                for listener, directory in list(self._listeners.get(number, {}).items()):
+                    listener.changed(directory, name, mask)
 
     def close(self) -> None:
         if self._inotify is not None:

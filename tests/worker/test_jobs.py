@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -305,6 +307,46 @@ async def test_b68_a_full_disk_is_told_and_costs_no_job_its_end(
         assert not (await desk.run("seq 1 40000")).notices
         piece = await read(desk, "job-3", 108_894)
         assert (piece.data.splitlines()[0], piece.skipped) == (b"20001", 0)
+
+
+async def test_whoever_removes_the_files_of_jobs_loses_output_and_no_job(desk: Desk, tmp_path: Path) -> None:
+    ended = await desk.run("seq 1 40000")
+    job = await desk.start("seq 1 40000; read line; seq 1 40000; echo end", stdin=True)
+    while (await info(desk, job)).output_bytes < 228_894:
+        await read(desk, job, (await info(desk, job)).output_bytes, wait=60)
+    path = Path((await info(desk, job)).output_path or "")
+    shutil.rmtree(path.parent)
+    for lost in (ended.id, job):
+        piece = await read(desk, lost, 20_000)
+        assert piece.skipped > 0
+        assert "No such file" in (piece.reason or "")
+    await desk.ask(WriteJob(AGENT, job, b"\n"))
+    result = await desk.result(job)
+    assert result.text.endswith("40000\nend\n")
+    assert "No such file" in result.notices[0]
+    assert (await read(desk, job, 300_000)).data.startswith(b"1")
+
+
+def descriptors() -> list[int]:
+    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+
+
+async def test_b71_a_job_without_descriptors_is_refused_and_later_ones_are_not(desk: Desk) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = descriptors()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before) + 1, hard))
+    fillers = [os.dup(0) for _ in range(max(before) + 1 - len(before))]
+    try:
+        assert await refused(desk, RunJob(AGENT, "true")) == "resource_exhausted"
+        assert await refused(desk, RunJob(AGENT, "true", stdin=True)) == "resource_exhausted"
+    finally:
+        for filler in fillers:
+            os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for _ in range(20):
+        assert (await desk.run("true")).ok
+        assert await refused(desk, RunJob(AGENT, "true", cwd="missing", stdin=True)) == "not_found"
+    assert len(descriptors()) <= len(before)
 
 
 async def test_limits_and_ends_of_an_agents_jobs(desk: Desk) -> None:
