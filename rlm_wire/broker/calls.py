@@ -10,6 +10,7 @@ import trio
 from rlm_wire.broker.items import ItemGate, ItemQueue
 from rlm_wire.errors import CODES, CallError, SessionLost, WireError
 from rlm_wire.frames.events import ItemReceived
+from rlm_wire.frames.framing import readable
 from rlm_wire.frames.schema import Fail, Reply
 from rlm_wire.methods.base import RequestTypes
 
@@ -144,10 +145,15 @@ class Call(Generic[Result, Received, Sent]):
         except CallError:
             data = None
         code: Any = fail.code if fail.code in CODES else "internal"
-        self._end(error=CallError(code, fail.message, data=data, retryable=fail.retryable))
+        self._end(error=CallError(code, readable(fail.message), data=data, retryable=fail.retryable))
 
     def lose(self, error: SessionLost) -> None:
         self._end(error=error)
+
+    def give_up(self, why: str) -> None:
+        """Its deadline and its grace have passed: cancel it, and wait no longer for the peer's word."""
+        self.cancel(why)
+        self._end(error=CallError("deadline_exceeded", why))
 
     def end_unsent(self) -> None:
         self._end(error=CallError("cancelled", f"{self.method} was cancelled before it was sent"))

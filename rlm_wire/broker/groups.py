@@ -12,7 +12,7 @@ def one_error() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        if len(group.exceptions) > 1:
+        alone, *others = group.exceptions
+        if others:
             raise
-        alone = group.exceptions[0]
         raise alone from alone.__cause__

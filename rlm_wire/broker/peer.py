@@ -23,7 +23,7 @@ from rlm_wire.broker.keepalive import keep_alive
 from rlm_wire.broker.link import Link
 from rlm_wire.broker.scopes import current_scope
 from rlm_wire.broker.services import Registration, Service
-from rlm_wire.broker.writer import BACKLOG, ENOUGH, Writer
+from rlm_wire.broker.writer import BACKLOG, ENOUGH, FLOODED, Writer
 from rlm_wire.errors import CallError, RemoteProtocolError, SessionLost, TransportError, WireError
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
@@ -76,8 +76,6 @@ class Peer:
     def __repr__(self) -> str:
         return f"<Peer {self.info.software!r} at {self._link.description}>"
 
-    # ------------------------------------------------------------------- public
-
     async def call(self, request: Request[Result], *, timeout: float | None = None) -> Result:
         """Make a call and wait for its result; items of a stream request are not sent at all.
 
@@ -94,11 +92,11 @@ class Peer:
                 return await call.result()
             with trio.move_on_after(timeout + DEADLINE_GRACE):
                 return await call.result()
-            raise CallError("deadline_exceeded", f"no answer to {call.method} within {timeout} s")
+            call.give_up(f"no answer to {call.method} within {timeout} s")
+            return await call.result()
         finally:
-            if not call.ended:
-                await call.wait_stopped("cancelled by the caller")
-                self._calls.pop(call.id, None)
+            await call.wait_stopped("cancelled by the caller")
+            self._calls.pop(call.id, None)
 
     async def call_encoded(self, method: str, params: Any, *, scope: str | None) -> msgspec.Raw:
         """Make a call whose params are encoded already, and return its result encoded; else as `call`. For relays."""
@@ -143,8 +141,6 @@ class Peer:
     @property
     def closed(self) -> bool:
         return self._closed.is_set()
-
-    # --------------------------------------- for calls, incoming calls, keepalive
 
     def decode(self, value: Any, type_: Any, what: str) -> Any:
         return self._connection.codec.decode_value(value, type_, what)
@@ -209,8 +205,6 @@ class Peer:
             pong.set()
         self._writer.close()
         self._handlers.cancel(message)
-
-    # -------------------------------------------------------------------- tasks
 
     async def read(self) -> None:
         """The reader: runs until the session has ended."""
@@ -291,13 +285,18 @@ class Peer:
                 await self._writer.drain()
         self.lose(SessionLost(CLOSED_HERE))
 
-    # ------------------------------------------------------- one method an event
-
     def _on_call(self, frame: CallFrame) -> None:
         registration = self.service.find(frame.method)
         if registration is None:
             name = frame.method[:200]
             self.fail(frame.id, CallError("unimplemented", f"there is no method {name!r} here"))
+            return
+        if self._handlers.cancel_called:
+            self.fail(frame.id, CallError("unavailable", "the session is closing", retryable=True))
+            return
+        if self._connection.queued > FLOODED:
+            busy = f"{self._connection.queued} bytes wait for this peer to read them"
+            self.fail(frame.id, CallError("resource_exhausted", busy, retryable=True))
             return
         try:
             request = self.decode(frame.params, registration.request, f"params of {frame.method}")
@@ -360,8 +359,6 @@ class Peer:
 
     def _on_ended(self, event: Ended) -> None:
         self._ended = event
-
-    # ------------------------------------------------------------------ details
 
     def _start(self, request: Request[Any], timeout: float | None, flags: int) -> Call[Any, Any, Any]:
         cls = type(request)

@@ -25,6 +25,9 @@ ROOM: Final = 512 * 1024
 BACKLOG: Final = 32 * 1024 * 1024
 """Bytes that may queue before handlers wait with their answers: two of the largest messages."""
 
+FLOODED: Final = 4 * BACKLOG
+"""Bytes that may queue before new calls of the peer are refused: it sends, and does not read what it gets."""
+
 ENOUGH: Final = 32
 """Small frames that are worth a send although more are about to come: the peer then works on them meanwhile."""
 

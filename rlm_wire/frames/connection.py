@@ -19,7 +19,7 @@ from rlm_wire.frames.assembly import Assembly
 from rlm_wire.frames.codec import Buffer, Codec
 from rlm_wire.frames.credit import ReceiveWindow, SendWindow
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
-from rlm_wire.frames.framing import ReceiveBuffer
+from rlm_wire.frames.framing import ReceiveBuffer, readable
 from rlm_wire.frames.limits import Limits
 from rlm_wire.frames.outbox import Outbox
 from rlm_wire.frames.replay import ReplayBuffer
@@ -315,7 +315,7 @@ class Connection:
 
     def _on_goodbye(self, frame: Goodbye, size: int, events: list[Event]) -> None:
         self.ended = True
-        said = f"the peer ended the session: {frame.message or frame.code}"
+        said = f"the peer ended the session: {readable(frame.message or frame.code)}"
         events.append(Ended(SessionLost(said) if frame.code else None))
 
     # ------------------------------------------------------------------ details

@@ -11,7 +11,7 @@ import struct
 from typing import Final
 
 from rlm_wire.errors import RemoteProtocolError
-from rlm_wire.frames.limits import BANNER_LIMIT, HEADER_SIZE, PREFACE
+from rlm_wire.frames.limits import BANNER_LIMIT, HEADER_SIZE, MESSAGE_TEXT_LIMIT, PREFACE
 
 _unpack_length: Final = struct.Struct(">I").unpack_from
 
@@ -125,6 +125,14 @@ class Preface:
 def show(data: bytes, limit: int = 64) -> str:
     """Bytes of a stranger, safe and short enough for a message."""
     return repr(bytes(data[:limit])) + ("..." if len(data) > limit else "")
+
+
+_UNREADABLE: Final = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+
+
+def readable(text: str) -> str:
+    """A peer's human text, fit for a person's terminal: no control characters, and not longer than ours may be."""
+    return text[:MESSAGE_TEXT_LIMIT].translate(_UNREADABLE)
 
 
 def guess(seen: bytes) -> str:

@@ -19,7 +19,7 @@ import msgspec
 
 from rlm_wire.errors import AuthenticationError, HandshakeError, RemoteProtocolError
 from rlm_wire.frames.codec import CODEC_NAMES, decode_handshake_untrusted, encode_handshake
-from rlm_wire.frames.framing import Preface, ReceiveBuffer, show
+from rlm_wire.frames.framing import Preface, ReceiveBuffer, readable, show
 from rlm_wire.frames.limits import HANDSHAKE_FRAME_LIMIT, HEADER_SIZE, PREFACE, PROTOCOL_VERSION, Limits
 from rlm_wire.frames.schema import Agreement, Challenge, Goodbye, HandshakeFrame, Hello, Proof, Resume, Welcome
 from rlm_wire.frames.state import Link, next_link_state
@@ -149,7 +149,7 @@ class ClientHandshake(Handshake):
             self._take_welcome(frame)
         elif isinstance(frame, Goodbye):
             error = AuthenticationError if frame.code == "unauthenticated" else HandshakeError
-            self.outcome = error(f"the server refused: {frame.message or frame.code}")
+            self.outcome = error(f"the server refused: {readable(frame.message or frame.code)}")
         return None
 
     def _take_welcome(self, welcome: Welcome) -> None:
@@ -197,7 +197,7 @@ class ServerHandshake(Handshake):
             else:
                 self._refuse(AuthenticationError("authentication failed"))
         elif isinstance(frame, Goodbye):
-            self.outcome = HandshakeError(f"the client left: {frame.message or frame.code}")
+            self.outcome = HandshakeError(f"the client left: {readable(frame.message or frame.code)}")
 
     def _take_hello(self, hello: Hello, body: bytes) -> None:
         side = self._side

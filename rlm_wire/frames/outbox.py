@@ -166,7 +166,8 @@ class Outbox:
             self._parts.spend(length)
         bulk.offset += len(slice_)
         self.size -= len(slice_)
-        return self._send(pieces, *part)
+        first, *rest = part
+        return self._send(pieces, first, *rest)
 
     @property
     def frames(self) -> int:

@@ -24,7 +24,7 @@ class _RequestMeta(type(msgspec.Struct)):  # type: ignore[misc]
     ) -> Any:
         cls = super().__new__(mcls, name, bases, namespace, **options)
         if tag is not None:
-            cls.method = tag
+            setattr(cls, "method", tag)  # noqa: B010  type checkers see an instance of no known class here
         return cls
 
 

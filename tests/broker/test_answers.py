@@ -10,7 +10,7 @@ from contract.calculator import Echo
 import rlm_wire
 from rlm_wire.broker.info import PeerInfo
 from rlm_wire.broker.session import open_peer
-from rlm_wire.broker.writer import BACKLOG
+from rlm_wire.broker.writer import BACKLOG, FLOODED
 from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.framing import ReceiveBuffer
@@ -67,4 +67,28 @@ async def test_handlers_wait_with_their_answers_for_a_peer_that_does_not_read() 
         await trio.testing.wait_all_tasks_blocked()
         assert answered == calls
         assert BACKLOG - size < core.queued <= BACKLOG + 2 * size
+        peer.lose(rlm_wire.SessionLost("enough"))
+
+
+async def test_calls_of_a_peer_that_sends_and_does_not_read_are_refused_and_memory_stays_bounded() -> None:
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    service = rlm_wire.Service()
+    size = 8 * 1024 * 1024
+    result = b"x" * size
+    answered = 0
+
+    @service.handle(Echo)
+    def echo(request: Echo) -> bytes:
+        nonlocal answered
+        answered += 1
+        return result
+
+    core = connection()
+    async with open_peer(core, TrioByteStream(ours, "memory", private=True), service, INFO) as peer:
+        calls = 2 * FLOODED // size
+        for number in range(calls):
+            await theirs.send_all(frame(Call(2 * number + 1, Echo.method, Echo(b""))))
+        await trio.testing.wait_all_tasks_blocked()
+        assert 0 < answered < calls
+        assert core.queued <= FLOODED + 2 * size
         peer.lose(rlm_wire.SessionLost("enough"))

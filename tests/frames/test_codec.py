@@ -76,7 +76,8 @@ def test_a_frame_cut_short_or_continued_is_refused(codec: Codec, frame: Any) -> 
 def test_a_value_that_cannot_be_sent_is_the_callers_error(codec: Codec, value: Any, says: str) -> None:
     """[R-8.1.2]"""
     if codec.name == "json" and value == 2**64:
-        pytest.skip("JSON has integers of any size")
+        assert b"18446744073709551616" in codec.encode(Reply(1, value))  # JSON has integers of any size
+        return
     with pytest.raises(CallError, match=says) as caught:
         codec.encode(Reply(1, value))
     assert caught.value.code == "invalid_argument"

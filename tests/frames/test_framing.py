@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlm_wire.errors import RemoteProtocolError
-from rlm_wire.frames.framing import Preface, ReceiveBuffer
-from rlm_wire.frames.limits import BANNER_LIMIT, PREFACE
+from rlm_wire.frames.framing import Preface, ReceiveBuffer, readable
+from rlm_wire.frames.limits import BANNER_LIMIT, MESSAGE_TEXT_LIMIT, PREFACE
 
 LIMIT = 100_000
 
@@ -172,3 +172,8 @@ def test_a_stranger_is_refused_at_its_first_wrong_byte_and_named(seen: bytes, gu
         look(seen, skip_banner=False, chunk=1 << 20)
     with pytest.raises(RemoteProtocolError):
         look(seen, skip_banner=False, chunk=1)
+
+
+def test_a_peers_text_is_cut_and_shows_no_control_characters() -> None:
+    assert readable("\x1b[31mred\x07\tand\n\x9bmore") == "\ufffd[31mred\ufffd\tand\n\ufffdmore"
+    assert len(readable("x" * 1_000_000)) == MESSAGE_TEXT_LIMIT
