@@ -34,6 +34,7 @@ def _blocks() -> dict[str, Block]:
 
 
 BLOCKS = _blocks()
+HARNESSES = ["harness.py", "background.py"]
 CLIENTS = [name for name, block in BLOCKS.items() if name.startswith("client")]
 
 
@@ -95,8 +96,9 @@ def test_the_transport_keeps_its_promises_and_is_found_by_its_scheme(program: Pa
     assert _prints(program, "check_abstract_sockets.py") == BLOCKS["check_abstract_sockets.py"].prints
 
 
-def test_the_harness_prints_what_the_page_shows(program: Path) -> None:
-    assert _prints(program, "harness.py") == BLOCKS["harness.py"].prints
+@pytest.mark.parametrize("name", HARNESSES)
+def test_a_harness_prints_what_the_page_shows(name: str, program: Path) -> None:
+    assert _prints(program, name) == BLOCKS[name].prints
 
 
 def test_every_file_of_the_page_is_used() -> None:
@@ -107,6 +109,6 @@ def test_every_file_of_the_page_is_used() -> None:
         "abstract_sockets.py",
         "pyproject.toml",
         "check_abstract_sockets.py",
-        "harness.py",
+        *HARNESSES,
     }
     assert set(BLOCKS) == used
