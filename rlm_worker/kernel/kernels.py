@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from rlm_wire.errors import CallError
 from rlm_wire.methods.kernels import CellResult, KernelVariables
 from rlm_worker.kernel.budget import Budget
 from rlm_worker.kernel.callbacks import Callbacks
@@ -59,8 +60,11 @@ class Kernels:
 
         `timeout` in seconds, from when the cell starts, without the time that its callbacks take. `on_output` gets live
         output while it runs, in order. `scope` is the cell's own (None: one is made up), `caller` that of the cell
-        which this one is run for, if any; `ledger_size` as in `Execute`. Raises CallError as `Callbacks.check_new`.
+        which this one is run for, if any; `ledger_size` as in `Execute`. Raises CallError("invalid_argument") for a
+        timeout that is not positive, else as `Callbacks.check_new`.
         """
+        if timeout is not None and not timeout > 0:
+            raise CallError("invalid_argument", f"a timeout must be positive, not {timeout}")
         scope = scope or secrets.token_urlsafe(SCOPE_BYTES)
         self._callbacks.check_new(scope, agent, caller)
         lane = self._lanes.get(agent)

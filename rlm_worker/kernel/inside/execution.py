@@ -28,7 +28,7 @@ from typing import Any
 from rlm_wire.broker.scopes import current_scope
 from rlm_wire.methods.kernels import CellError, CellOutcome, KernelVariables
 from rlm_worker.kernel.inside import inspection, streams
-from rlm_worker.kernel.inside.record import CellRecord
+from rlm_worker.kernel.inside.record import CellRecord, class_name
 from rlm_worker.kernel.inside.shell import KernelShell
 
 _create_task = asyncio.create_task
@@ -86,7 +86,7 @@ class Executor:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # a cell closed the loop: before a new one runs, the queue is looked at
+        with contextlib.suppress(Exception):  # a cell broke the loop: before a new one runs, the queue is looked at
             self._loop.call_soon_threadsafe(self._leave_background)
 
     def _leave_background(self) -> None:
@@ -130,10 +130,23 @@ class Executor:
         self._idle = True
         try:
             self._loop.run_forever()
+        except Exception as failure:  # noqa: BLE001  not a task's: the loop itself is of no use any more
+            self._replace_loop(failure)
         except BaseException:  # noqa: BLE001  SystemExit or KeyboardInterrupt of a background task ends that task only
-            traceback.print_exc()
+            with contextlib.suppress(BaseException):  # sys.stderr may be anything
+                traceback.print_exc()
         finally:
             self._idle = False
+
+    def _replace_loop(self, failure: Exception) -> None:
+        self.notices.append(
+            "The event loop was broken by an earlier cell and has been replaced; its background tasks are gone."
+            f" ({class_name(failure)})"
+        )
+        with contextlib.suppress(Exception):  # only marked as closed: its own way of closing stumbles as well
+            asyncio.BaseEventLoop.close(self._loop)  # type: ignore[arg-type]
+        asyncio._set_running_loop(None)  # noqa: SLF001  or no other could ever run
+        self._loop = asyncio.new_event_loop()
 
     def _run_cell(self, code: str) -> CellOutcome:
         record = self._shell.record = CellRecord(getattr(sys, "last_value", None))
@@ -155,8 +168,9 @@ class Executor:
         try:
             streams.flush()
             return record.outcome(error, interrupted=self._cancelled or _is_interrupt(error))
-        except MemoryError:
-            return CellOutcome("error", error=CellError("MemoryError", "no memory left to report the result", ""))
+        except BaseException as failure:  # noqa: BLE001  no memory left, or user objects that no guard was ready for
+            name = class_name(failure)
+            return CellOutcome("error", error=CellError(name, f"the result could not be reported: {name}", ""))
 
     def _run(self, code: str, *, silent: bool = False) -> Any:
         return self._shell.run_cell(code, store_history=True, silent=silent)  # type: ignore[no-untyped-call]

@@ -35,6 +35,12 @@ def bounded(text: str, limit: int) -> str:
     return f"{head[:limit].decode('utf-8', 'ignore')}\n[... cut here: {len(text)} characters in all ...]"
 
 
+def class_name(value: object) -> str:
+    """The name of its class, whatever its metaclass says."""
+    name: str = type.__dict__["__name__"].__get__(type(value))
+    return str.__str__(name)
+
+
 class CellRecord:
     """Collects one cell's results while it runs. Never raises on hostile values."""
 
@@ -103,10 +109,10 @@ class CellRecord:
 
     def _describe(self, error: BaseException) -> CellError:
         try:
-            message = str(error)
-        except Exception as failure:  # noqa: BLE001  user code's __str__ may raise anything
-            message = f"<its __str__ raised {type(failure).__name__}>"
-        name = bounded(type(error).__name__, NAME_LIMIT)
+            message = str.__str__(str(error))  # the text itself, where __str__ gave a subclass with methods of its own
+        except BaseException as failure:  # noqa: BLE001  user code's __str__ may raise anything
+            message = f"<its __str__ raised {class_name(failure)}>"
+        name = bounded(class_name(error), NAME_LIMIT)
         traceback = "\n".join(text for _, text in self.reports) or f"{name}: {message}"
         return CellError(name, bounded(message, MESSAGE_LIMIT), bounded(traceback, TRACEBACK_LIMIT))
 

@@ -27,12 +27,12 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from rlm_worker.kernel.inside import api, commands
-from rlm_worker.kernel.inside.record import RESULT_LIMIT, CellRecord
+from rlm_worker.kernel.inside import commands
+from rlm_worker.kernel.inside.record import RESULT_LIMIT, CellRecord, class_name
 
 FORMATTING_RECURSION = 3000  # a cell may raise the limit to what overflows the C stack; formatting its result may not
 FRAMES = 20  # shown of the outer and of the inner end of a traceback
-_OPERATIONS = str(Path(api.__file__).parent)
+_OUR_FILES = str(Path(__file__).parent)
 PREVIEW = 64 << 10  # of a str or bytes that is too long: no escape makes its repr exceed the result's limit
 
 
@@ -192,7 +192,7 @@ class KernelShell(InteractiveShell):
                 text = "\n".join(self.InteractiveTB.structured_traceback(kind, error, trace, tb_offset=tb_offset))
                 text += f"\n({left_out} frames in the middle were left out.)" if left_out else ""
         except Exception:  # noqa: BLE001  a hostile __str__ or source file breaks IPython's formatter
-            text = f"{kind.__name__} (its traceback could not be formatted)"
+            text = f"{class_name(error)} (its traceback could not be formatted)"
         if error is self.record.shown:
             print(text)  # noqa: T201
         else:
@@ -209,12 +209,13 @@ class KernelShell(InteractiveShell):
 def _shortened(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
     """The outer and the inner frames of a deep traceback, and how many are left out: IPython takes seconds for all.
 
-    Without those inside an operation of `rlm`, which tell the model nothing.
+    Without those of our own files, and those that ask to be hidden, which tell the model nothing.
     """
     links: list[TracebackType] = []
     link = trace
     while link is not None:
-        if not link.tb_frame.f_code.co_filename.startswith(_OPERATIONS):
+        hidden = link.tb_frame.f_locals.get("__tracebackhide__")  # IPython would show it nevertheless, if it raised
+        if not hidden and not link.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
             links.append(link)
         link = link.tb_next
     left_out = max(0, len(links) - 2 * FRAMES)

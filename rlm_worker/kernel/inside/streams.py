@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import os
@@ -52,16 +53,21 @@ def mend(output_fd: int) -> list[str]:
         if not same:
             os.dup2(output_fd, descriptor)
             notices.append(f"An earlier cell closed or redirected file descriptor {descriptor}: it was restored.")
-    if getattr(sys.stdout, "closed", True) or getattr(sys.stderr, "closed", True):
+    if not (_is_open("stdout") and _is_open("stderr")):
         open_streams()
     return notices
 
 
 def flush() -> None:
     """Push what this process still buffers into the pipe: the cell ends behind it."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # noqa: BLE001, S112  a cell may have put anything there
-            continue
+    for name in ("stdout", "stderr"):
+        with contextlib.suppress(BaseException):  # a cell may have put anything there, or nothing
+            getattr(sys, name).flush()
     _libc.fflush(_c_stdout)
+
+
+def _is_open(name: str) -> bool:
+    try:
+        return not getattr(sys, name).closed
+    except BaseException:  # noqa: BLE001  a cell may have put anything there, or nothing
+        return False
