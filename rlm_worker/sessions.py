@@ -24,6 +24,7 @@ from rlm_worker.callbacks import cell_callbacks
 from rlm_worker.environment import checked_environment
 from rlm_worker.kernel import KernelHost, Kernels, open_kernels
 from rlm_worker.ledger import Replica
+from rlm_worker.paths import checked_path
 from rlm_worker.processes import Reaper, Survivor
 from rlm_worker.roster import Roster
 
@@ -117,11 +118,7 @@ class Session:
         if self._agents:
             raise CallError("failed_precondition", "this session has agents: open the workspace before the first one")
         if cwd is not None:
-            directory = Path(self._worker.cwd, cwd)
-            if not directory.is_dir():
-                problem = "is not a directory" if directory.exists() else "does not exist"
-                raise CallError("not_found", f"the directory {directory} {problem} on the worker's machine")
-            self.cwd = os.path.normpath(directory)
+            self.cwd = os.path.normpath(_directory(Path(self._worker.cwd, checked_path(cwd))))
         checked_environment(env or {})
         self.background.grant(quotas or Quotas())
         self.env = {**self._worker.env, **(env or {})}
@@ -254,6 +251,16 @@ class Session:
 
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(shutil.rmtree, self._fallback, True)
+
+
+def _directory(path: Path) -> Path:
+    try:
+        if path.is_dir():
+            return path
+        problem = "is not a directory" if path.exists() else "does not exist"
+    except OSError as error:  # a name that is too long, or on the way a directory that is not for us
+        problem = f"cannot be entered ({error.strerror})"
+    raise CallError("not_found", f"the directory {path} {problem} on the worker's machine")
 
 
 @asynccontextmanager

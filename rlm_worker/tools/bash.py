@@ -12,6 +12,7 @@ import trio
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError
 from rlm_wire.methods.tools import BashResult
+from rlm_worker.paths import checked_path
 from rlm_worker.processes import (
     Capture,
     DirectoryError,
@@ -49,12 +50,15 @@ async def run_bash(
     partial result. `fallback_directory` gives another directory if `cwd` cannot be entered (None: that is an error).
     `note_started` is told of the process.
 
-    Raises CallError: `invalid_argument` (nothing to run, a timeout that is not positive, a NUL character in `env`), or
-    what `Reaper.spawn` raises.
+    Raises CallError: `invalid_argument` (nothing to run, a timeout that is not positive, a NUL character, a `cwd` that
+    is too long to be one), or what `Reaper.spawn` raises.
     Cancellation: everything that descends from bash is ended first; there is no result.
     """
     if not command.strip():
         raise CallError("invalid_argument", "empty command")
+    if "\0" in command:
+        raise CallError("invalid_argument", "a command cannot hold a NUL character: use an escape of printf")
+    checked_path(cwd)
     if timeout is not None and not timeout > 0:
         raise CallError("invalid_argument", f"a timeout must be positive, not {timeout}")
     start = trio.current_time()

@@ -19,6 +19,7 @@ import trio
 
 from rlm_wire.errors import CallError, Code
 from rlm_wire.methods.tools import EditResult
+from rlm_worker.paths import checked_path
 
 FILE_LIMIT = 64 * 1024 * 1024
 """Bytes of a file that can be edited. An edit holds the file twice in memory; source files are far smaller."""
@@ -40,6 +41,9 @@ _REASONS: dict[int, Code] = {
     errno.ENAMETOOLONG: "invalid_argument",
 }
 
+_NO_NEW_FILES = {errno.ENOENT, errno.EOPNOTSUPP}
+"""How /proc and its like refuse a new file in a directory that is there."""
+
 _replacing = threading.Lock()
 """Held while a file is compared with what was read and replaced: of two edits at once, the second sees the first."""
 
@@ -55,9 +59,7 @@ async def run_edit(path: str, old: str, new: str, *, cwd: str) -> EditResult:
     """
     if not old:
         raise CallError("invalid_argument", "the text to replace is empty: give some text that occurs once in the file")
-    if not path or "\0" in path:
-        raise CallError("invalid_argument", f"{path!r} is no path")
-    return await trio.to_thread.run_sync(_edit, Path(cwd, path), old.encode(), new.encode())
+    return await trio.to_thread.run_sync(_edit, Path(cwd, checked_path(path)), old.encode(), new.encode())
 
 
 def _edit(path: Path, old: bytes, new: bytes) -> EditResult:
@@ -73,24 +75,30 @@ def _edit(path: Path, old: bytes, new: bytes) -> EditResult:
                 return EditResult(str(target), line=content.count(b"\n", 0, start) + 1, notices=notices)
     except (OSError, RuntimeError) as error:  # RuntimeError: symbolic links in a circle
         number = getattr(error, "errno", None) or errno.ELOOP
-        code = _REASONS.get(number, "internal")
+        code = _REASONS.get(number, "failed_precondition")
         raise CallError(code, f"cannot edit {path}: {os.strerror(number)}", retryable=number == errno.ENOSPC) from None
     raise CallError("failed_precondition", f"{path} keeps being changed by somebody else: try again", retryable=True)
 
 
 @contextmanager
 def _opened(target: Path) -> Iterator[tuple[int, os.stat_result]]:
-    # Not blocking: or opening a named pipe would wait for its writer.
+    _check_regular(target, os.lstat(target))  # opening a device may do something already
+    # Not blocking: or opening a named pipe, put there just now, would wait for its writer.
     descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        yield descriptor, os.fstat(descriptor)
+        status = os.fstat(descriptor)
+        _check_regular(target, status)
+        yield descriptor, status
     finally:
         os.close(descriptor)
 
 
-def _content(target: Path, descriptor: int, status: os.stat_result) -> bytes:
+def _check_regular(target: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise CallError("invalid_argument", f"{target} is not a regular file")
+
+
+def _content(target: Path, descriptor: int, status: os.stat_result) -> bytes:
     if not status.st_mode & 0o222 or not os.access(target, os.W_OK):
         raise CallError("failed_precondition", f"{target} is read-only: change its mode first if it is to be edited")
     if status.st_size > FILE_LIMIT:
@@ -130,7 +138,7 @@ def _replace(target: Path, original: int, status: os.stat_result, content: bytes
     """Put a new file with `content` in the place of `target`; None if that was changed since `status` was taken."""
     directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with _new_file(directory) as (descriptor, put):
+        with _new_file(target, directory) as (descriptor, put):
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(content)
             notices = _copy_attributes(target, original, status, descriptor)
@@ -150,8 +158,8 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
 
 
 @contextmanager
-def _new_file(directory: int) -> Iterator[tuple[int, Callable[[str], None]]]:
-    """A new file in `directory`, mode 0600: (descriptor, a function that renames it to what it is given).
+def _new_file(target: Path, directory: int) -> Iterator[tuple[int, Callable[[str], None]]]:
+    """A new file in `directory`, that of `target`; mode 0600: (descriptor, a function that renames it to an argument).
 
     Without a name until then where the file system can do that, so that not even SIGKILL leaves a temporary file.
     """
@@ -161,7 +169,14 @@ def _new_file(directory: int) -> Iterator[tuple[int, Callable[[str], None]]]:
         descriptor = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=directory)
     except OSError:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+        try:
+            descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+        except OSError as error:
+            forbidden = error.errno in (errno.EACCES, errno.EPERM)  # by the mode, if that would forbid it
+            if error.errno in _NO_NEW_FILES or (forbidden and os.access(".", os.W_OK, dir_fd=directory)):
+                message = f"{target} cannot be edited: its file system takes no new files; write to it with a command"
+                raise CallError("invalid_argument", message) from None
+            raise
         named = True
 
     def put(final: str) -> None:

@@ -226,3 +226,32 @@ def test_b68_a_full_disk_is_named_and_the_file_stays_whole(tmp_path: Path) -> No
     assert first.startswith("resource_exhausted")
     assert "No space left on device" in first
     assert rest == ["a", "old"]
+
+
+async def test_a_file_system_that_takes_no_new_files_is_named() -> None:
+    path = Path("/proc/self/oom_score_adj")
+    with pytest.raises(CallError, match="takes no new files") as refused:
+        await run_edit(str(path), path.read_text(), "1", cwd="/")
+    assert refused.value.code == "invalid_argument"
+
+
+async def test_a_file_that_cannot_be_read_is_no_failure_of_the_worker() -> None:
+    with pytest.raises(CallError, match="cannot edit /proc/self/mem") as refused:
+        await run_edit("/proc/self/mem", "a", "b", cwd="/")
+    assert refused.value.code != "internal"
+
+
+async def test_a_device_is_refused_unopened() -> None:
+    for device in ("/dev/tty", "/dev/zero", "/dev/ptmx"):
+        with pytest.raises(CallError, match="not a regular file") as refused:
+            await run_edit(device, "a", "b", cwd="/")
+        assert refused.value.code == "invalid_argument"
+
+
+async def test_a_path_longer_than_paths_are_is_refused_before_it_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "f").write_text("old")
+    with trio.fail_after(20), pytest.raises(CallError, match="4096 bytes at most") as refused:
+        await run_edit("a/../" * 1_000_000 + "f", "old", "new", cwd=str(tmp_path))
+    assert refused.value.code == "invalid_argument"
+    assert (tmp_path / "f").read_text() == "old"

@@ -65,11 +65,14 @@ async def test_directory_and_environment_of_a_session_are_its_own(url: str, tmp_
         assert (await second.call(Bash(other, "pwd; echo $X"))).output.text == f"{tmp_path}\n\n"
 
 
-async def test_what_cannot_be_opened_is_refused(url: str, tmp_path: Path) -> None:
+async def test_what_cannot_be_opened_or_run_is_refused(url: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     async with rlm_wire.connect(url) as peer:
         assert await refused(peer, OpenWorkspace("missing")) == "not_found"
         assert await refused(peer, OpenWorkspace("file")) == "not_found"
+        assert await refused(peer, OpenWorkspace("a" * 300)) == "not_found"
+        assert await refused(peer, OpenWorkspace("a" * 5000)) == "invalid_argument"
+        assert await refused(peer, OpenWorkspace("a\0b")) == "invalid_argument"
         assert await refused(peer, OpenWorkspace(env={"A=B": ""})) == "invalid_argument"
         assert await refused(peer, OpenWorkspace(env={"A": "\0"})) == "invalid_argument"
         assert (await peer.call(OpenAgent("a"))).agent == "a"
@@ -78,8 +81,10 @@ async def test_what_cannot_be_opened_is_refused(url: str, tmp_path: Path) -> Non
         assert await refused(peer, OpenWorkspace()) == "failed_precondition"
         assert await refused(peer, Bash("nobody", "true")) == "not_found"
         assert await refused(peer, Bash("a", "")) == "invalid_argument"
+        assert await refused(peer, Bash("a", "echo a\0b")) == "invalid_argument"
         assert await refused(peer, Bash("a", "true", env={"": ""})) == "invalid_argument"
         assert await refused(peer, Bash("a", "true", cwd="missing")) == "not_found"
+        assert await refused(peer, Bash("a", "true", cwd="a/../" * 1000)) == "invalid_argument"
 
 
 async def test_all_four_tools_answer(url: str, tmp_path: Path) -> None:
