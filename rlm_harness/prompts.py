@@ -32,6 +32,8 @@ Workspace: {surroundings.cwd} ({surroundings.platform}, Python {surroundings.pyt
 
 * `ipython` runs Python in one persistent kernel: variables, imports and background tasks stay between cells; \
 top-level `await`, `!command` and `%%bash` work. `bash` runs each command in a fresh shell in the workspace directory.
+* In cells, `rlm` is there without an import: `rlm.shell.run` for commands that may go on in the background, \
+`rlm.service` for servers, `rlm.history()` for this conversation, `print(rlm.__doc__)` for all of it.
 * Look before you change: read the files concerned, and run what exists (tests, linters) to see the starting point.
 * `edit` replaces text that occurs exactly once; give enough lines around it to make it so.
 * One tool call per reply. Long output is shortened in the middle.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
 
 import rlm_wire
-from rlm_harness import AgentTools, Workspace, calling_agent
+from rlm_harness import AgentTools, Workspace, calling_agent, local_worker_url
 from rlm_wire.errors import CallError, SessionLost
 from rlm_wire.methods.kernels import Execute
 
@@ -36,6 +38,10 @@ class Stalled(rlm_wire.Request[None], tag="test.stalled"):
     """Answered when a Stall is there."""
 
 
+class Stopped(rlm_wire.Request[None], tag="test.stopped"):
+    """Answered when a Stall was stopped."""
+
+
 class RunCell(rlm_wire.Request[str], tag="test.run_cell"):
     """Run a cell in that agent's kernel."""
 
@@ -59,6 +65,7 @@ class World:
         handle(Refuse)(self.refuse)
         handle(Stall)(self.stall)
         handle(Stalled)(self.wait_for_stall)
+        handle(Stopped)(self.wait_for_stop)
         handle(RunCell)(self.run_cell)
 
     def who(self, request: Who, call: rlm_wire.IncomingCall[str, str]) -> str:
@@ -80,16 +87,19 @@ class World:
     async def wait_for_stall(self, request: Stalled) -> None:
         await self.stalled.wait()
 
+    async def wait_for_stop(self, request: Stopped) -> None:
+        await self.stopped.wait()
+
     async def run_cell(self, request: RunCell) -> str:
         result = await self.agents[request.agent].ipython(request.code, timeout=60)
         return f"{result.status} {result.result}"
 
 
 @asynccontextmanager
-async def opened(url: str, *names: str) -> AsyncIterator[World]:
+async def opened(url: str, *names: str, token: str | None = None) -> AsyncIterator[World]:
     world = World()
     async with AsyncExitStack() as stack:
-        workspace = await stack.enter_async_context(Workspace.connect(url, service=world.service))
+        workspace = await stack.enter_async_context(Workspace.connect(url, token, service=world.service))
         for name in names:
             world.agents[name] = await stack.enter_async_context(workspace.agent(name))
         yield world
@@ -259,6 +269,13 @@ while len(waiting) > 1024:
     assert "32 MiB" in cell.error.message
 
 
+async def test_the_module_says_what_is_in_it(world: World) -> None:
+    text = (await world.agents["one"].ipython("import rlm; print(rlm.__doc__)")).output.text
+    assert "rlm.call(method, /, **params): Call any method" in text
+    assert "rlm.history(): " in text
+    assert "rlm.shell.run(command, *, cwd=None" in text
+
+
 async def test_what_was_not_awaited_says_so(world: World) -> None:
     shown = await value(world.agents["one"], "import asyncio\nawait asyncio.sleep(0)\nrlm.call('test.who')")
     assert "coroutine object rlm.call" in shown
@@ -280,13 +297,14 @@ async def test_b39_a_cancelled_cell_stops_waiting_at_once_and_cancels_its_call(w
     assert await value(one, "kept") == "1"
 
 
-async def test_b39_an_interrupt_breaks_a_wait_at_once(world: World) -> None:
+async def test_b39_an_interrupt_breaks_a_wait_at_once_and_cancels_its_call_while_the_cell_goes_on(world: World) -> None:
     one = world.agents["one"]
-    async with one.open_ipython("rlm.call('test.stall')") as running:
+    code = "try: rlm.call('test.stall')\nexcept KeyboardInterrupt: rlm.call('test.stopped')\n'went on'"
+    async with one.open_ipython(code) as running:
         await world.stalled.wait()
         assert await one.interrupt()
         cell = await running.result()
-    assert (cell.status, cell.notices) == ("interrupted", [])
+    assert (cell.status, cell.result) == ("ok", "'went on'")
     assert not await one.interrupt()
 
 
@@ -315,6 +333,34 @@ async def test_b39_a_handler_can_run_a_cell_elsewhere_and_is_refused_in_the_kern
         else:
             assert cell.result == "'error None'"
     assert await value(world.agents["one"], "1") == "1"
+
+
+@pytest.fixture(params=["stdio", "tcp"])
+def away(request: pytest.FixtureRequest) -> Iterator[tuple[str, str | None]]:
+    """URL and token of a worker of the test's own."""
+    if request.param == "stdio":
+        yield local_worker_url(), None
+        return
+    command = [sys.executable, "-m", "rlm_worker", "serve", "--tcp", "127.0.0.1:0"]
+    environment = os.environ | {"RLM_TOKEN": "known-to-both"}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        yield worker.stdout.readline().decode().removeprefix("listening on ").strip(), "known-to-both"
+        worker.terminate()
+
+
+async def test_b39_answers_errors_and_cancels_reach_the_cell_over_stdio_and_tcp(away: tuple[str, str | None]) -> None:
+    async with opened(away[0], "one", token=away[1]) as world:
+        one = world.agents["one"]
+        assert await value(one, "sum(rlm.call('test.add', x=n, y=1) for n in range(100))") == "5050"
+        cell = await one.ipython("rlm.call('test.refuse')")
+        assert cell.error is not None
+        assert cell.error.message == "not_found: no such thing"
+        async with one.open_ipython("rlm.call('test.stall')") as running:
+            await world.stalled.wait()
+            running.cancel()
+            assert (await running.result()).status == "interrupted"
+        await world.stopped.wait()
 
 
 async def test_b39_a_cell_whose_harness_goes_away_ends_with_it(worker_url: str) -> None:

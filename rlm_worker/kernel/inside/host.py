@@ -107,7 +107,7 @@ def main() -> None:
     except ImportError as error:
         host.send(control.Unusable(f"kernels need the worker extra, pip install 'rlm-wire[worker]': {error}"))
         return
-    shell = warm_shell()
+    shell, calls = warm_shell()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # what is there now is shared with every kernel: collections must not write to it
@@ -117,7 +117,7 @@ def main() -> None:
     except ConnectionError:  # the worker has gone
         return
     if birth is not None:
-        kernel.run(shell, birth)
+        kernel.run(shell, calls, birth)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from rlm_worker.environment import let_be_read
 from rlm_worker.kernel.inside import figures, streams, wire
 from rlm_worker.kernel.inside.api.calls import Calls
 from rlm_worker.kernel.inside.api.inheritance import let_threads_inherit
-from rlm_worker.kernel.inside.api.module import install
 from rlm_worker.kernel.inside.execution import Executor
 from rlm_worker.kernel.inside.host import Birth
 from rlm_worker.kernel.inside.shell import KernelShell
@@ -31,12 +30,11 @@ from rlm_worker.kernel.inside.shell import KernelShell
 HIGH_DESCRIPTORS: Final = (300, 900)  # below the usual limit of 1024, above what a careless loop closes
 
 
-def run(shell: KernelShell, birth: Birth) -> NoReturn:
-    """Be a kernel until the worker ends the session."""
+def run(shell: KernelShell, calls: Calls, birth: Birth) -> NoReturn:
+    """Be a kernel until the worker ends the session. `calls` are those that the shell's `rlm` makes."""
     os.setsid()
     let_be_read(True)  # a cell may debug itself
     wire_fd, output_fd = _place_descriptors(birth.wire, birth.output)
-    calls = Calls()
 
     def leave_wire() -> None:
         _close_quietly(wire_fd)  # a forked child must not hold the wire open
@@ -46,7 +44,6 @@ def run(shell: KernelShell, birth: Birth) -> NoReturn:
     streams.open_streams()
     faulthandler.enable(file=2, all_threads=False)
     figures.show_inline(shell)
-    shell.preload(install(calls))
 
     executor = Executor(shell, output_fd)
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited: signals are for the main thread

@@ -38,8 +38,11 @@ CELLS: Final = (
 )
 
 
-def warm_shell() -> KernelShell:
-    """A shell that has run `CELLS` and has forgotten them. Descriptors 1 and 2 get their output."""
+def warm_shell() -> tuple[KernelShell, Calls]:
+    """A shell that has run `CELLS` and has forgotten them, and what its `rlm` makes calls with.
+
+    Descriptors 1 and 2 get the output of the cells.
+    """
     shell: KernelShell = KernelShell.instance()
     executor = Executor(shell, 1)
     ours, theirs = socket.socketpair()
@@ -58,7 +61,7 @@ def warm_shell() -> KernelShell:
     shell.reset(new_session=True, aggressive=False)  # type: ignore[no-untyped-call]
     shell.history_manager.outputs.clear()
     shell.record = CellRecord()
-    return shell
+    return shell, calls
 
 
 class _Rehearse(Request[None], tag="rehearse"):

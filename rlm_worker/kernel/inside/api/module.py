@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
@@ -25,7 +27,7 @@ cell has ended, it is refused. A failed one raises `rlm.Error`, with `code` and 
 
 def install(calls: Calls) -> ModuleType:
     """Make the module and have `import rlm` find it."""
-    module = ModuleType(NAME, DOCUMENTATION)
+    module = ModuleType(NAME)
     Error.__module__ = NAME
 
     @operation
@@ -42,6 +44,31 @@ def install(calls: Calls) -> ModuleType:
         "wait": wait,
         "watch": Watches(calls),
     }
-    vars(module).update(parts, __all__=sorted(parts))
+    vars(module).update(parts, __all__=sorted(parts), __doc__=f"{DOCUMENTATION}\n{_overview(parts)}")
     sys.modules[NAME] = module
     return module
+
+
+def _overview(parts: dict[str, Any]) -> str:
+    """A line for each operation: how it is called, and the first sentence about it."""
+    lines = []
+    for name, part in sorted(parts.items()):
+        if inspect.isclass(part):
+            continue
+        if inspect.isfunction(part):
+            lines.append(_line(f"{NAME}.{name}", part))
+        for operation_name, function in inspect.getmembers(type(part), inspect.isfunction):
+            if not operation_name.startswith("_") and not inspect.isfunction(part):
+                lines.append(_line(f"{NAME}.{name}.{operation_name}", function))
+    return "\n".join(lines)
+
+
+def _line(name: str, function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+        if parameter.name != "self"
+    ]
+    shown = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+    return f"{name}{shown}: {(inspect.getdoc(function) or '').partition(chr(10))[0]}"
