@@ -113,6 +113,7 @@ class KeptOutput:
     async def finish(self) -> None:
         """Nothing more will be fed: closes the file, which stays readable."""
         self.finished = True
+        del self._tail[:-TAIL]
         if self._descriptor >= 0:
             with trio.CancelScope(shield=True):
                 await self._disk.in_thread(self._close)
