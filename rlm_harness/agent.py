@@ -163,8 +163,11 @@ class Agent:
             await self._add(records.KernelRecovery(message=recovery, provenance={"kind": "recovery"}))
         cancelled = trio.current_effective_deadline() == -math.inf
         with trio.move_on_after(TELL_TIMEOUT if cancelled else math.inf, shield=cancelled):
+            content = str(message["content"])
             await self._emit(
-                ToolFinished(call.id, call.name, rendered.status, rendered.note, str(message["content"]), duration)
+                ToolFinished(
+                    call.id, call.name, rendered.status, rendered.note, content, duration, exit_code=rendered.exit_code
+                )
             )
         await trio.lowlevel.checkpoint_if_cancelled()
 

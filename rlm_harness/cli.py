@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from rlm_wire import __version__
+
 if TYPE_CHECKING:
     from rlm_harness.display import JsonDisplay, TerminalDisplay
     from rlm_harness.secrets import Secret
@@ -29,8 +31,15 @@ examples:
       in a workspace elsewhere (there: rlm-worker serve); events as JSON lines
 
 Ctrl-C cancels the turn: the running tool is stopped and its output so far is kept. A second one leaves at once.
-Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 130 interrupted.
+The token is read from RLM_TOKEN unless a file or a descriptor is named. Every session, also one that fails, leaves its
+ledger in ~/.rlm/sessions, or in sessions below RLM_HOME.
+Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 130 interrupted, 143 terminated.
 """
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"rlm-harness: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -46,13 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rlm-harness",
         description="Runs an agent: the model's turns here, its tools in a workspace.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{run,demo}")
+    parser.add_argument("--version", action="version", version=f"rlm-harness {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run", help="let a model work on a task", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -61,10 +71,16 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--base-url", metavar="URL", help=f"OPENAI_BASE_URL or {DEFAULT_BASE_URL} if not given")
     run.add_argument("--api-key-file", metavar="PATH", help="a file with the key, instead of OPENAI_API_KEY")
     run.add_argument("--workspace", metavar="URL", help="a running worker; without it one is started here")
-    run.add_argument("--token-file", metavar="PATH", help="a file with the worker's token, instead of RLM_TOKEN")
+    token = run.add_mutually_exclusive_group()
+    token.add_argument("--token-file", metavar="PATH", help="a file with the worker's token, instead of RLM_TOKEN")
+    token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the worker's token from")
     run.add_argument("--cwd", metavar="DIR", help="the directory to work in, in the workspace")
     run.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls")
-    demo = commands.add_parser("demo", help="watch a scripted model mend a small project")
+    demo = commands.add_parser(
+        "demo",
+        help="watch a scripted model mend a small project",
+        epilog="Exit codes: 0 mended, 1 not mended, 2 it cannot run here, 130 interrupted.",
+    )
     for command in (run, demo):
         command.add_argument("--json", action="store_true", help="print one event a line as JSON")
     return parser
@@ -79,29 +95,31 @@ def _positive(text: str) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from rlm_harness.secrets import UserError, hide_process, read_secret_file, take_secret
+    from rlm_wire.tokens import exposure, take_token
 
     try:
         # Both leave the environment even if a file is used instead: a local worker would inherit them.
-        key, token = take_secret("OPENAI_API_KEY"), take_secret("RLM_TOKEN")
+        key, token = take_secret("OPENAI_API_KEY"), take_token(options.token_file, options.token_fd)
         if options.api_key_file:
             key = read_secret_file(options.api_key_file)
-        if options.token_file:
-            token = read_secret_file(options.token_file)
         base_url = options.base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
         if key is None and base_url == DEFAULT_BASE_URL:
             raise UserError("no API key: set OPENAI_API_KEY, or name a file with --api-key-file")
         if not options.task.strip():
             raise UserError("the task is empty")
-    except UserError as error:
+    except (UserError, ValueError) as error:
         return _complain(str(error))
+    for path in (options.api_key_file, options.token_file):
+        if path and (warning := exposure(path)):
+            _complain(warning)
     hide_process()
     return _converse(options, base_url, key, token)
 
 
-def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, token: Secret | None) -> int:
+def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, token: bytes | None) -> int:
     import trio
 
-    from rlm_harness.events import SessionEnded
+    from rlm_harness.events import Event, SessionEnded, SessionStarted
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.secrets import UserError
     from rlm_harness.session import Interrupts, Task, exit_code, run_task
@@ -111,22 +129,30 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
         # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
         text=os.fsencode(options.task).decode("utf-8", "replace"),
         url=options.workspace,
-        token=token,
         cwd=options.cwd,
         max_turns=options.max_turns,
     )
     display = _display(options)
     interrupts = Interrupts(display.show)
+    ledger = ""
+
+    async def show(event: Event) -> None:
+        nonlocal ledger
+        if isinstance(event, SessionStarted):
+            ledger = event.ledger
+        await display.show(event)
 
     async def work() -> SessionEnded:
         async with open_chat_model(options.model, base_url, key) as model:
-            return await run_task(task, model, display.show, interrupts)
+            return await run_task(task, model, show, interrupts, token=token)
 
     try:
         ended = trio.run(interrupts.run, work)
     except (UserError, WireError) as error:
         return _complain(str(error))
-    if ended is not None and ended.message:
+    if ended is None:
+        _complain("left at once" + (f"; what was recorded is in {ledger}" if ledger else ""))
+    elif ended.message:
         _complain(ended.message)
     return exit_code(ended, interrupts)
 

@@ -39,6 +39,15 @@ SHOWN_OUTPUT = 64 * 1024
 SHOWN_LINES = 24
 """Lines of a cell, an edit or a note: enough to recognise it."""
 
+_STOPS = {
+    "length": "the model's reply was cut at its token limit",
+    "max_turns": "no answer before the last turn",
+    "empty": "the model had nothing to say",
+    "refused": "the endpoint refused the request",
+    "error": "the session could not go on",
+}
+"""How a session without an answer ended; what to do about it is in its message, which goes to stderr."""
+
 _UNPRINTABLE = re.compile(
     "\x1b\\[[0-?]*[ -/]*[@-~]"  # colours and cursor movement
     "|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?"  # titles, links, the clipboard
@@ -141,16 +150,17 @@ class TerminalView:
                 return head + self._block("\n".join(f"  {finding}" for finding in findings), "")
 
     def _finish(self, event: ToolFinished) -> str:
-        good = event.status == "ok"
+        good = event.status == "ok" and not event.exit_code
+        how = f"exit {event.exit_code}" if event.exit_code else event.status.replace("_", " ")
         note = self._block(_indented(event.note, "  "), "") if event.note else ""
-        mark = f"{'✓' if good else '✗'} {event.tool} {event.status.replace('_', ' ')} in {_duration(event.duration)}"
+        mark = f"{'✓' if good else '✗'} {event.tool} {how} in {_duration(event.duration)}"
         return note + self._block(mark, "32" if good else "31")
 
     def _end(self, event: SessionEnded) -> str:
         tokens = event.usage.prompt_tokens + event.usage.completion_tokens
         cost = f" · {tokens} tokens" if tokens else ""
         turns = f"{event.turns} turn{'s' * (event.turns != 1)}"
-        summary = f"\n── {event.stop.replace('_', ' ')} · {turns} · {_duration(event.duration)}{cost}"
+        summary = f"\n── {_STOPS.get(event.stop, event.stop)} · {turns} · {_duration(event.duration)}{cost}"
         notices = "".join(f"\n! {notice}" for notice in event.notices)
         return self._block(summary, "1") + self._block(f"ledger: {event.ledger}{notices}", "")
 

@@ -88,7 +88,8 @@ class ToolOutput(_Event, frozen=True):
 class ToolFinished(_Event, frozen=True):
     """`content` is what the model sees, `note` the part of it that was not live output.
 
-    `status` is `ok`, `error`, `timed_out` or `cancelled`.
+    `status` is `ok`, `error`, `timed_out` or `cancelled`: how the call ended. `exit_code` is that of a command that ran
+    to its end (status `ok`); null for all else.
     """
 
     call: str
@@ -97,6 +98,7 @@ class ToolFinished(_Event, frozen=True):
     note: str
     content: str
     duration: float
+    exit_code: int | None = None
 
 
 class Nudged(_Event, frozen=True):
@@ -113,7 +115,9 @@ class Cancelling(_Event, frozen=True):
 class SessionEnded(_Event, frozen=True):
     """`stop` is `answered`, `max_turns`, `length`, `empty`, `cancelled`, `refused` or `error`.
 
-    `message` says what went wrong in the last two: the endpoint refused the request, or the session could not go on.
+    `length`: the reply was cut at the model's token limit; `empty`: there was nothing in it; `refused`: the endpoint
+    will not have the request; `error`: the session could not go on. `message` says what went wrong and what to do.
+    `notices` are what the agent has left running.
     """
 
     stop: str

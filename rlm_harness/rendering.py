@@ -22,13 +22,14 @@ class Rendered(msgspec.Struct, frozen=True):
     """A result for the model: its whole text, and how the call ended (`ok`, `error`, `timed_out`, `cancelled`).
 
     `note` is the part of the text that is not the captured output; `recovery` must reach the model by messages of its
-    own, where no shortening can hide it.
+    own, where no shortening can hide it. `exit_code` is that of a command that ran to its end.
     """
 
     output: Output
     status: str = "ok"
     note: str = ""
     recovery: list[str] = []
+    exit_code: int | None = None
 
 
 def as_output(text: str) -> Output:
@@ -107,7 +108,7 @@ def render_bash(result: BashResult, timeout: float | None) -> Rendered:
     if not result.output.bytes and not lines:
         lines.append("(no output)")
     note = "\n".join(lines)
-    return Rendered(join(result.output, note), status, note)
+    return Rendered(join(result.output, note), status, note, exit_code=result.exit_code if status == "ok" else None)
 
 
 def render_cell(result: CellResult, timeout: float | None) -> Rendered:

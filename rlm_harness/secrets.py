@@ -6,6 +6,8 @@ import ctypes
 import os
 from pathlib import Path
 
+from rlm_wire.tokens import take_variable
+
 _PR_SET_DUMPABLE = 4
 
 
@@ -46,21 +48,12 @@ def read_secret_file(path: str) -> Secret:
 
 
 def take_secret(variable: str) -> Secret | None:
-    """The secret in the environment variable, which is then gone: from children, and from what /proc shows of us.
+    """The secret in the environment variable, which is then gone: a local worker's commands are processes of this user.
 
-    Removing a variable only unlinks it; its text stays in the block that /proc/PID/environ shows to every process of
-    this user, which a local worker's commands are. So the text itself is overwritten.
+    None if there is none. Raises UserError, which never quotes it.
     """
-    text = os.environ.get(variable)
-    if text is None:
-        return None
-    libc = ctypes.CDLL(None)
-    libc.getenv.restype = ctypes.c_void_p
-    address = libc.getenv(variable.encode())
-    if address:
-        ctypes.memset(address, 0, len(os.fsencode(text)))
-    del os.environ[variable]
-    return _checked(text.strip(), variable) if text.strip() else None
+    text = os.fsdecode(take_variable(variable) or b"").strip()
+    return _checked(text, variable) if text else None
 
 
 def hide_process() -> None:

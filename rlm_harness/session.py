@@ -21,7 +21,6 @@ from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted
 from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
 from rlm_harness.model.interface import Model, ModelError
 from rlm_harness.prompts import Surroundings
-from rlm_harness.secrets import Secret
 from rlm_harness.workspace import Workspace, local_worker_url
 from rlm_wire.errors import SessionLost
 
@@ -31,12 +30,19 @@ LEAVE_GRACE = 1.0
 """Seconds a worker that was given up gets to end what it runs by itself, before it is killed for it."""
 
 
+_ADVICE = {
+    "length": "the model's reply was cut at its token limit: ask for less at once, or use a model with a higher limit",
+    "max_turns": "the model had not answered when its turns were used up: raise --max-turns",
+    "empty": "the model gave neither an answer nor a tool call, although it was reminded: try another model",
+}
+"""What to do where the prompt came to an end, but not to an answer."""
+
+
 class Task(msgspec.Struct, frozen=True):
     """What to do and where. `url` None: a worker of our own, in `cwd` or else in the current directory."""
 
     text: str
     url: str | None = None
-    token: Secret | None = None
     cwd: str | None = None
     env: Mapping[str, str] | None = None
     max_turns: int | None = None
@@ -113,15 +119,18 @@ class Interrupts:
             await self._emit(Cancelling())
 
 
-async def run_task(task: Task, model: Model, emit: Emit, interrupts: Interrupts) -> SessionEnded:
+async def run_task(
+    task: Task, model: Model, emit: Emit, interrupts: Interrupts, *, token: bytes | None = None
+) -> SessionEnded:
     """Do `task`, telling `emit` everything, and say how it ended; by then nothing of it runs any more.
+
+    `token` is the worker's, where it needs one.
 
     Raises UserError, WireError or OSError (from `emit`) if it could not begin or go on.
     Cancellation: ends everything at once; the ledger has what was recorded so far.
     """
     url = task.url or local_worker_url()
     cwd = task.cwd if task.url else str(Path.cwd() / (task.cwd or ""))
-    token = task.token.reveal() if task.token else None
     started = trio.current_time()
     async with Workspace.connect(url, token, cwd, task.env) as workspace, create_ledger() as ledger:
         info = workspace.info
@@ -157,7 +166,7 @@ async def _prompt(agent: Agent, text: str, interrupts: Interrupts) -> tuple[str,
             if interrupts.received is None:  # else it was we who gave the session up
                 return "error", "", str(error)
         else:
-            return outcome.stop, outcome.answer, ""
+            return outcome.stop, outcome.answer, _ADVICE.get(outcome.stop, "")
     return "cancelled", "", ""
 
 

@@ -10,7 +10,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Never, TypeAlias, TypeVar
 
 import trio
@@ -225,9 +225,14 @@ class Workspace:
         not answer itself); `calling_agent()` tells its handlers for whom. `trace` records every frame.
 
         Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
-        if the worker refuses `cwd`, `env` or `quotas`. Leaving the block closes the workspace (see `close`), for at
-        most CLOSE_TIMEOUT seconds, and then the connection; `receipt` stays. Cancellation: the same.
+        if the worker refuses `cwd`, `env` or `quotas`, RuntimeError outside of Trio. Leaving the block closes the
+        workspace (see `close`), for at most CLOSE_TIMEOUT seconds, and then the connection; `receipt` stays.
+        Cancellation: the same.
         """
+        if not trio.lowlevel.in_trio_task():
+            raise RuntimeError(
+                "Workspace needs Trio: run it under trio.run, or use rlm_wire.blocking / rlm_wire.asyncio"
+            )
         cells = CellScopes()
         async with rlm_wire.connect(url, HarnessService(cells, service), token=token, trace=trace) as peer:
             info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None, quotas))
@@ -258,9 +263,7 @@ class Workspace:
                     nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-                try:
-                    tools.closed = await self.peer.call(CloseAgent(tools.name))
-                except SessionLost:
-                    tools.closed = (
-                        AgentClosed()
-                    )  # the worker ends its agents when it loses us: nothing is left to close
+                tools.closed = AgentClosed()
+                if self.receipt is None:  # else all agents have ended
+                    with suppress(SessionLost):  # the worker ends its agents when it loses us
+                        tools.closed = await self.peer.call(CloseAgent(tools.name))

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rlm_wire import __version__
 
@@ -21,9 +21,14 @@ examples:
   rlm-wire schema > schema.json
       the JSON Schema of every frame and method
 
-The token is read from RLM_TOKEN unless a file or a descriptor is named. The exit status is 0, or 1 if the server cannot
-be reached or refuses, or 2 if the command is used wrongly.
+The token is read from RLM_TOKEN unless a file or a descriptor is named.
+Exit codes: 0 answered, 1 the server cannot be reached or refuses, 2 a mistake in what was asked for, 130 interrupted.
 """
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"rlm-wire: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="rlm-wire", description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"rlm-wire {__version__}")
@@ -52,13 +57,17 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    ping.add_argument("url", metavar="URL", help="stdio:COMMAND, tcp://HOST:PORT, tls://HOST:PORT, unix:PATH, ...")
+    ping.add_argument("url", metavar="URL", help="stdio:COMMAND, tcp://HOST:PORT, tls://HOST:PORT or unix:PATH")
     token = ping.add_mutually_exclusive_group()
     token.add_argument("--token-file", metavar="PATH", help="a file with the shared token, instead of RLM_TOKEN")
     token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the shared token from")
     ping.add_argument("--count", metavar="N", type=_count, default=1, help="round trips to measure (default: 1)")
     ping.add_argument("--json", action="store_true", help="print one JSON object")
-    commands.add_parser("schema", help="print the JSON Schema of protocol and methods")
+    commands.add_parser(
+        "schema",
+        help="print the JSON Schema of protocol and methods",
+        epilog="Exit codes: 0 printed, 1 nobody reads it, 2 a mistake in what was asked for.",
+    )
     return parser
 
 
@@ -80,13 +89,16 @@ def _schema() -> int:
 
 
 def _ping(options: argparse.Namespace) -> int:
-    from rlm_wire.errors import WireError
-    from rlm_wire.tokens import take_token
+    from rlm_wire.errors import TransportError, WireError
+    from rlm_wire.tokens import exposure, take_token
 
     try:
         token = take_token(options.token_file, options.token_fd)
-    except ValueError as error:
+        _check(options.url)
+    except (ValueError, TransportError) as error:
         return _complain(error, 2)
+    if options.token_file and (warning := exposure(options.token_file)):
+        sys.stderr.write(f"rlm-wire: {warning}\n")
     import trio  # here: it takes its time, and a mistake on the command line should be told at once
 
     try:
@@ -95,6 +107,18 @@ def _ping(options: argparse.Namespace) -> int:
         return _complain(error, 1)
     _say(json.dumps(found) if options.json else _describe(found))
     return 0
+
+
+def _check(url: str) -> None:
+    """Raises TransportError if `url` cannot be one: that is a mistake here, and no failure to reach anybody."""
+    from rlm_wire.transports import transport_for
+
+    scheme, _, _ = url.partition(":")
+    _, address = transport_for(url)
+    if scheme.lower() in {"tcp", "tls"}:
+        from rlm_wire.transports.tcp import split_address
+
+        split_address(address, scheme=scheme.lower())
 
 
 async def _look(url: str, token: bytes | None, count: int) -> dict[str, Any]:

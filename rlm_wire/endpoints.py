@@ -116,10 +116,15 @@ async def serve(
 
 
 class Server:
-    """A service being served. `urls` are its real addresses, ports included."""
+    """A service being served.
+
+    `urls` are its real addresses, ports included. `refusal` is why the last client that came to no session did not, or
+    None: on stdio, where there is one client, whether anybody was served.
+    """
 
     def __init__(self, listener: Listener, ours: _Ours, watch: Watch) -> None:
         self.urls = list(listener.urls)
+        self.refusal: WireError | None = None
         self._watch = watch
         self._listener = listener
         self._ours = ours
@@ -167,6 +172,7 @@ class Server:
                     stream, lambda: ServerHandshake(self._ours.side(stream), session=session), HANDSHAKE_TIMEOUT
                 )
         except WireError as error:
+            self.refusal = error
             logger.info("refused %s: %s", stream.description, error)
         finally:
             self._strangers.pop(stream, None)

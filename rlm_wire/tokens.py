@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 from pathlib import Path
 
 VARIABLE = "RLM_TOKEN"
@@ -15,7 +16,7 @@ def take_token(path: str | None = None, descriptor: int | None = None) -> bytes 
     White space around it does not count. The variable is gone afterwards in any case, for children and for readers of
     /proc. Raises ValueError, which says what is wrong and never quotes the token.
     """
-    inherited = _take_variable()
+    inherited = take_variable(VARIABLE)
     source = path if path is not None else VARIABLE if descriptor is None else f"descriptor {descriptor}"
     try:
         if path is not None:
@@ -27,22 +28,39 @@ def take_token(path: str | None = None, descriptor: int | None = None) -> bytes 
             return None
         else:
             token = inherited
-    except OSError as error:
-        raise ValueError(f"the token cannot be read from {source}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a descriptor below 0, or a path with a NUL character
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ValueError(f"the token cannot be read from {source}: {reason}") from None
     if not token.strip():
         raise ValueError(f"{source} holds no token")
     return token.strip()
 
 
-def _take_variable() -> bytes | None:
-    value = os.environb.get(VARIABLE.encode())
+def exposure(path: str) -> str:
+    """A warning, in one line, if others than its owner may read the secret in the file `path`; else empty."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):  # whoever reads it will tell
+        return ""
+    # What is no regular file, /dev/stdin for instance, is open to whoever has it open.
+    if not stat.S_ISREG(mode) or not mode & (stat.S_IRGRP | stat.S_IROTH):
+        return ""
+    return f"warning: others can read the secret in {path}; chmod 600 it"
+
+
+def take_variable(name: str) -> bytes | None:
+    """The environment variable's value, which is then gone: from children, and from what /proc shows of this process.
+
+    Removing a variable only unlinks it; its text stays in the block that /proc/PID/environ shows to every process of
+    this user. So the text itself is overwritten.
+    """
+    value = os.environb.get(name.encode())
     if value is None:
         return None
-    # Removing a variable only unlinks it: its text stays where /proc/PID/environ shows it to processes of this user.
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
-    address = libc.getenv(VARIABLE.encode())
+    address = libc.getenv(name.encode())
     if address:
         ctypes.memset(address, 0, len(value))
-    del os.environ[VARIABLE]
+    del os.environ[name]
     return value

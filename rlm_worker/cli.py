@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import rlm_wire
+from rlm_wire.tokens import exposure, take_token
 from rlm_worker import environment
 from rlm_worker.processes.tiers import TIERS
 
@@ -23,22 +24,31 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  rlm-worker serve --stdio
-      for whoever starts it and speaks through its stdin and stdout
   python -c 'import secrets; print(secrets.token_urlsafe(32))' > token; chmod 600 token
   rlm-worker serve --tcp 127.0.0.1:0 --token-file token
       prints one line, `listening on tcp://127.0.0.1:PORT`
   rlm-worker serve --tls 0.0.0.0:4711 --token-file token --cwd /srv/project
       with a certificate made on the spot: the token proves both sides, so the client needs no authority
-  rlm-worker doctor
-      says whether this machine has all that a worker needs
   rlm-worker serve --unix /run/rlm.sock
       for processes of the same user; needs no token
+  rlm-worker serve --stdio
+      for a program that starts it and speaks the protocol through its stdin and stdout
+  rlm-worker doctor
+      says whether this machine has all that a worker needs
+
+Exit codes: 0 an orderly end (a signal, or the client on stdio left), 1 the client on stdio was refused, 2 a mistake in
+what was asked for.
 """
 
 _STRANGERS = (
     "a TCP or TLS worker needs a token, or whoever reaches the port could run commands: make one with"
-    " `python -c 'import secrets; print(secrets.token_urlsafe(32))' > token` and pass --token-file token"
+    " `python -c 'import secrets; print(secrets.token_urlsafe(32))' > token; chmod 600 token` and pass"
+    " --token-file token"
+)
+
+_NO_TERMINAL = (
+    "--stdio speaks a protocol, for a program that starts the worker, and this is a terminal; to have it listen, use"
+    " --tcp, --tls or --unix"
 )
 
 _ENDING = [signal.SIGTERM, signal.SIGINT]
@@ -50,11 +60,11 @@ class _UserError(Exception):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _UserError(f"{message} (see {self.prog} --help)")
+        self.exit(2, f"rlm-worker: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 after an orderly end, 2 if the user must change something."""
+    """Run the command line and return the exit code, which `--help` explains."""
     _occupy_standard_descriptors()
     try:
         options = _parser().parse_args(arguments)
@@ -62,13 +72,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         return code
     except (_UserError, rlm_wire.WireError) as error:
-        os.write(2, f"rlm-worker: {error}\n".encode("utf-8", "replace"))
+        _say(str(error))
         return 2
 
 
+def _say(message: str) -> None:
+    os.write(2, f"rlm-worker: {' '.join(message.split())}\n".encode("utf-8", "replace"))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="rlm-worker", description="Runs the tools of AI agents where it is started.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    parser = _Parser(
+        prog="rlm-worker",
+        description="Runs the tools of AI agents where it is started.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rlm-worker {rlm_wire.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser(
         "serve",
         help="answer tool calls",
@@ -80,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--stdio", action="store_true", help="speak through stdin and stdout, and end with them")
     where.add_argument("--tcp", metavar="HOST:PORT", help="listen; port 0 takes a free one")
     where.add_argument("--tls", metavar="HOST:PORT", help="listen, encrypted")
-    where.add_argument("--unix", metavar="PATH", help="listen at a Unix socket, for the same user")
+    where.add_argument("--unix", metavar="PATH", help="listen at a Unix socket, for the same user; a token is ignored")
     token = serve.add_mutually_exclusive_group()
     token.add_argument("--token-file", metavar="PATH", help="a file with the shared token, instead of RLM_TOKEN")
     token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the shared token from")
@@ -93,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         help="look over this machine",
         description="Look over this machine: how far processes can be contained here, and whatever else workers need.",
+        epilog="Exit codes: 0 a worker can run here, 1 what it needs is missing, 2 a mistake in what was asked for.",
     )
     doctor.add_argument("--json", action="store_true", help="for programs")
     doctor.set_defaults(run=_doctor, verbose=False)
@@ -130,8 +151,13 @@ def _tier(options: argparse.Namespace) -> str | None:
 def _serve(options: argparse.Namespace) -> int:
     inherited = environment.workspace_environment(os.environ)
     tier = _tier(options)
-    token = _take_token(options)
+    try:
+        token = take_token(options.token_file, options.token_fd)
+    except ValueError as error:
+        raise _UserError(str(error)) from None
     environment.seal()
+    if options.stdio and (os.isatty(0) or os.isatty(1)):
+        raise _UserError(_NO_TERMINAL)
     try:
         cwd = str(Path(options.cwd or "").absolute())
     except OSError as error:
@@ -142,11 +168,16 @@ def _serve(options: argparse.Namespace) -> int:
         raise _UserError(_STRANGERS)
     if not options.tls and (options.certificate or options.key or options.client_ca):
         raise _UserError("--certificate, --key and --client-ca are for --tls")
+    if options.token_file and (warning := exposure(options.token_file)):
+        _say(warning)
     if options.tls and not options.certificate and (options.key or options.client_ca):
         raise _UserError("--key and --client-ca need --certificate: clients that have one will want to check ours")
     import trio
 
-    trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited, tier)
+    refusal = trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited, tier)
+    if options.stdio and refusal is not None:
+        _say(str(refusal))
+        return 1
     return 0
 
 
@@ -166,31 +197,10 @@ def _tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
     return server_context(options.certificate, options.key, client_authority=options.client_ca)
 
 
-def _take_token(options: argparse.Namespace) -> bytes | None:
-    """The shared token; it is nowhere else in this process's reach afterwards."""
-    inherited = os.environ.pop("RLM_TOKEN", None)
-    source = options.token_file or ("RLM_TOKEN" if options.token_fd is None else f"descriptor {options.token_fd}")
-    try:
-        if options.token_file:
-            token = Path(options.token_file).read_bytes()
-        elif options.token_fd is not None:
-            with open(options.token_fd, "rb") as file:
-                token = file.read()
-        elif inherited is not None:
-            token = os.fsencode(inherited)
-        else:
-            return None
-    except OSError as error:
-        raise _UserError(f"the token cannot be read from {source}: {error.strerror}") from None
-    if not token.strip():
-        raise _UserError(f"{source} holds no token")
-    return token.strip()
-
-
 async def _run(
     url: str, token: bytes | None, tls: ssl.SSLContext | None, cwd: str, env: dict[str, str], tier: str | None
-) -> None:
-    """Serve until the client on stdio has left, or a signal comes."""
+) -> rlm_wire.WireError | None:
+    """Serve until the client on stdio has left, or a signal comes; why the last client was refused, if one was."""
     import trio
 
     from rlm_wire.broker.groups import one_error
@@ -219,6 +229,7 @@ async def _run(
             nursery.start_soon(wait_for_signal)
             await server.wait_closed()
             nursery.cancel_scope.cancel()
+    return server.refusal
 
 
 def _occupy_standard_descriptors() -> None:
@@ -246,5 +257,7 @@ class _StderrHandler(logging.Handler):
 def _log_to_stderr(verbose: bool) -> None:
     handler = _StderrHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.INFO if verbose else logging.WARNING)
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    for ours in ("rlm_wire", "rlm_worker") if verbose else ():  # httpx would log addresses with the keys within
+        logging.getLogger(ours).setLevel(logging.INFO)
     logging.raiseExceptions = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from facade_server import TOKEN, FacadeServer, facade_server
 
+import rlm_wire
 from rlm_wire.schema_export import export
 from rlm_wire.tokens import take_token
 
@@ -67,6 +69,7 @@ def test_ping_for_programs_is_one_object(server: FacadeServer) -> None:
 def test_the_token_comes_from_a_file_or_a_descriptor(server: FacadeServer, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(TOKEN + "\n")
+    path.chmod(0o600)
     assert run("ping", server.url.result(), "--token-file", str(path), token=WRONG)[0] == 0
     with path.open("rb") as file:
         descriptor = file.fileno()
@@ -84,13 +87,16 @@ def test_a_wrong_token_is_one_line_without_the_token(server: FacadeServer) -> No
     ("arguments", "status", "words"),
     [
         (["ping", "tcp://127.0.0.1:1"], 1, "Connection refused"),
-        (["ping", "nonsense:x"], 1, "no transport for 'nonsense'"),
-        (["ping", "x"], 1, "is not a URL"),
+        (["ping", "nonsense:x"], 2, "no transport for 'nonsense': known are stdio:, tcp:, tls:, unix:"),
+        (["ping", "x"], 2, "is not a URL"),
+        (["ping", "tcp://nonsense"], 2, "must be HOST:PORT"),
+        (["ping", "tls:"], 2, "must be HOST:PORT"),
         (["ping", "stdio:/no/such/command"], 1, "command not found"),
         (["ping", "stdio:sh -c 'echo this is why >&2; exit 127'"], 1, "this is why"),
         (["ping", "tcp://127.0.0.1:1", "--token-file", "/no/such/file"], 2, "No such file"),
         (["ping", "tcp://127.0.0.1:1", "--token-file", "/dev/null"], 2, "/dev/null holds no token"),
         (["ping", "tcp://127.0.0.1:1", "--token-fd", "987"], 2, "Bad file descriptor"),
+        (["ping", "tcp://127.0.0.1:1", "--token-fd", "-1"], 2, "cannot be read from descriptor -1"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], status: int, words: str) -> None:
@@ -105,9 +111,38 @@ def test_a_mistake_is_one_line(arguments: list[str], status: int, words: str) ->
 )
 def test_wrong_usage_is_told_so(arguments: list[str]) -> None:
     status, out, err = run(*arguments)
-    assert (status, out) == (2, "")
-    assert "usage: rlm-wire" in err
-    assert "Traceback" not in err
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("rlm-wire: ")
+    assert err.endswith(" --help)\n")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_a_token_file_that_others_can_read_is_told_of(server: FacadeServer, tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    path.chmod(mode)
+    status, _, err = run("ping", server.url.result(), "--token-file", str(path))
+    assert (status, err) == (0, f"rlm-wire: warning: others can read the secret in {path}; chmod 600 it\n")
+
+
+@pytest.mark.parametrize("program", ["rlm_wire", "rlm_worker", "rlm_harness"])
+def test_every_command_line_tells_its_version_its_exit_codes_and_of_a_mistake_in_the_same_way(program: str) -> None:
+    def said(*arguments: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", program, *arguments], capture_output=True, text=True, check=False, timeout=120
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    name = program.replace("_", "-")
+    assert said("--version") == (0, f"{name} {rlm_wire.__version__}\n", "")
+    status, out, err = said("frobnicate")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"{name}: ")
+    assert err.endswith(f"(see {name} --help)\n")
+    subcommands = re.findall(r"^    (\w+) +\w", said("--help")[1], re.MULTILINE)
+    assert len(subcommands) == 2
+    for words in ([], *([word] for word in subcommands)):
+        assert "Exit codes: 0 " in said(*words, "--help")[1]
 
 
 def test_help_shows_examples() -> None:

@@ -55,6 +55,7 @@ class ChatModel:
         self._name = name
         self._key = key
         self._policy = policy
+        self._met = False  # the endpoint has been reached
         self._jitter = random.SystemRandom()
 
     @property
@@ -74,7 +75,7 @@ class ChatModel:
                 return await self._attempt(request, emit)
             except _TryAgain as failure:
                 failures += 1
-                delay = self._policy.delay(failures, self._jitter.random(), failure.retry_after)
+                delay = self._policy.delay(failures, self._jitter.random(), failure.retry_after, met=self._met)
                 if delay is None:
                     self._give_up(failure, failures)
                 await emit(Retrying(self._safe(str(failure)), round(delay, 3), failures + 1))
@@ -97,6 +98,7 @@ class ChatModel:
             headers["Authorization"] = f"Bearer {self._key.reveal()}"
         try:
             async with self._client.stream("POST", self._url, json=request, headers=headers) as response:
+                self._met = True
                 if response.status_code != httpx.codes.OK:
                     await self._refuse(response)
                 kind = response.headers.get("content-type", "").partition(";")[0].strip()
@@ -107,11 +109,11 @@ class ChatModel:
                     )
                 return await self._receive(response, emit)
         except httpx.ConnectTimeout:
-            raise _TryAgain(f"no connection to {self._url} within {CONNECT_TIMEOUT:.0f} s") from None
+            raise _TryAgain(f"no connection to {self._url} within {CONNECT_TIMEOUT:.0f} s{self._doubt()}") from None
         except httpx.TimeoutException:
             raise _TryAgain("the endpoint sends nothing: the stream has stalled") from None
         except httpx.ConnectError as error:
-            raise _TryAgain(f"cannot reach {self._url}: {error}") from None
+            raise _TryAgain(f"cannot reach {self._url} ({error}){self._doubt()}") from None
         except httpx.TransportError as error:
             raise _TryAgain(f"the connection broke: {error}") from None
         except MalformedReply as error:
@@ -173,6 +175,9 @@ class ChatModel:
         if asked is not None and asked > self._policy.longest_wait:
             why = f"the endpoint asks to wait {asked:.0f} s; try again then"
         raise ModelError(self._safe(f"{failure} ({why})"))
+
+    def _doubt(self) -> str:
+        return "" if self._met else ": is --base-url right?"
 
     def _safe(self, text: str) -> str:
         return text if self._key is None else self._key.redact(text)

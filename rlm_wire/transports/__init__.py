@@ -46,4 +46,6 @@ def _known_schemes() -> str:
     from importlib.metadata import entry_points  # here: as above
 
     installed = {entry_point.name for entry_point in entry_points(group=ENTRY_POINTS)}
-    return ", ".join(f"{scheme}:" for scheme in [*_BUILT_IN, *sorted(installed - {*_BUILT_IN})])
+    within_a_process = {"memory"}  # whoever mistypes a URL wants to reach another process
+    built_in = [scheme for scheme in _BUILT_IN if scheme not in within_a_process]
+    return ", ".join(f"{scheme}:" for scheme in [*built_in, *sorted(installed - {*_BUILT_IN})])

@@ -45,10 +45,10 @@ class Script:
         return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
 
     @classmethod
-    def says(cls, *pieces: str, usage: tuple[int, int] = (10, 2)) -> Answer:
+    def says(cls, *pieces: str, usage: tuple[int, int] = (10, 2), finish_reason: str = "stop") -> Answer:
         deltas = [cls.delta(content=piece) for piece in pieces]
         counts = {"choices": [], "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
-        return Answer(cls.events(*deltas, cls.delta("stop"), counts))
+        return Answer(cls.events(*deltas, cls.delta(finish_reason), counts))
 
     @classmethod
     def calls(cls, tool: str, arguments: dict[str, Any] | str, text: str = "", call_id: str = "call_a") -> Answer:
@@ -79,6 +79,8 @@ class ModelServer:
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.connections = 0
+        self.listening = trio.CancelScope()
+        """Cancelled: nobody answers here any more, and the connections end."""
         self.client_left = trio.Event()
         """Set when the client has closed a connection that was stalling."""
 
@@ -197,7 +199,12 @@ def events() -> Events:
 async def model_server() -> AsyncIterator[ModelServer]:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     server = ModelServer(listeners[0].socket.getsockname()[1])
+
+    async def listen() -> None:
+        with server.listening:
+            await trio.serve_listeners(server.serve, listeners)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, server.serve, listeners)
+        nursery.start_soon(listen)
         yield server
         nursery.cancel_scope.cancel()

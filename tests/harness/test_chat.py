@@ -1,10 +1,12 @@
 """The chat-completions client against a real HTTP server on loopback."""
 
 import email.utils
+import socket
 import time
 
 import pytest
 import trio
+import trio.testing
 
 from rlm_harness.events import Retrying, TextDelta, Usage
 from rlm_harness.model.chat import completions_url, open_chat_model
@@ -89,6 +91,29 @@ async def test_a_server_that_asks_for_too_long_is_not_waited_for(model_server, s
     model_server.answers = [script.status(429, Retry_After="3600")]
     with pytest.raises(ModelError, match="asks to wait 3600 s"):
         await ask(model_server, events)
+
+
+async def test_an_address_where_nobody_answers_is_doubted_from_the_first_retry_on(events):
+    policy = RetryPolicy(attempts=9, attempts_to_meet=2, first=0.001)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        async with open_chat_model("m", f"http://127.0.0.1:{deaf.getsockname()[1]}", policy=policy) as model:
+            with pytest.raises(ModelError, match=r"is --base-url right\? \(gave up after 2 attempts\)"):
+                await model.reply(QUESTION, [], events.emit)
+    assert [retry.reason.endswith("is --base-url right?") for retry in events.of(Retrying)] == [True]
+
+
+async def test_an_endpoint_that_was_reached_before_is_tried_as_often_as_any_and_not_doubted(
+    model_server, script, events
+):
+    model_server.answers = [script.says("one")]
+    async with open_chat_model("m", model_server.base_url, policy=RetryPolicy(attempts=4, first=0.001)) as model:
+        await model.reply(QUESTION, [], events.emit)
+        model_server.listening.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(ModelError, match="gave up after 4 attempts") as caught:
+            await model.reply(QUESTION, [], events.emit)
+    assert "--base-url" not in str(caught.value)
 
 
 async def test_after_the_last_attempt_the_reason_is_told(model_server, script, events):

@@ -161,6 +161,18 @@ async def test_the_key_is_nowhere_that_a_tool_could_look(model_server, script, c
     assert model_server.headers[0]["authorization"] == f"Bearer {command.key}"
 
 
+async def test_a_command_that_fails_tells_its_exit_code(model_server, script, command, start):
+    model_server.answers = [
+        script.calls("bash", {"command": "exit 3"}),
+        script.calls("bash", {"command": "kill -9 $$"}),
+        script.says("done"),
+    ]
+    program = await start()
+    assert await program.end() == 0
+    finished = [event for event in program.events if event["event"] == "tool_finished"]
+    assert [(event["status"], event["exit_code"]) for event in finished] == [("ok", 3), ("error", None)]
+
+
 async def test_one_ctrl_c_stops_the_tool_keeps_its_output_and_leaves_nothing(model_server, script, command, start):
     model_server.answers = [script.calls("bash", {"command": "echo up; sleep 1000 & sleep 1000"})]
     program = await start()
@@ -211,7 +223,8 @@ async def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing(model_server, s
     await program.wait_for("cancelling")
     program.process.send_signal(signal.SIGINT)
     assert await program.end() == 130
-    assert program.errors == b""
+    ledger = program.events[0]["ledger"]
+    assert program.errors.decode() == f"rlm-harness: left at once; what was recorded is in {ledger}\n"
     assert "tool_finished" not in [event["event"] for event in program.events]
     assert nothing_left(command) == []
 

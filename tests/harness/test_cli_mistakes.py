@@ -24,7 +24,9 @@ async def test_a_refused_request_is_one_clear_line(model_server, script, command
     [
         ([], {"OPENAI_API_KEY": "two words"}, "OPENAI_API_KEY has characters"),
         (["--api-key-file", "/nowhere"], {}, "cannot read /nowhere"),
-        (["--token-file", "/nowhere"], {}, "cannot read /nowhere"),
+        (["--token-file", "/nowhere"], {}, "cannot be read from /nowhere"),
+        (["--token-fd", "987"], {}, "cannot be read from descriptor 987"),
+        ([], {"RLM_TOKEN": " "}, "RLM_TOKEN holds no token"),
         (["--cwd", "/nowhere"], {}, "/nowhere"),
         (["--workspace", "carrier-pigeon:home"], {}, "carrier-pigeon"),
         (["--workspace", "tcp://127.0.0.1:1"], {}, "127.0.0.1:1"),
@@ -36,10 +38,38 @@ async def test_a_refused_request_is_one_clear_line(model_server, script, command
 async def test_a_users_mistake_is_one_line_and_exit_code_2(command, more, changes, words):
     done = await command.run(*more, **changes)
     assert done.returncode == 2
-    message = done.stderr.decode().splitlines()[-1]
+    message = done.stderr.decode()
+    assert message.count("\n") == 1
     assert words in message
-    assert message.startswith("rlm-harness")
-    assert "Traceback" not in done.stderr.decode()
+    assert message.startswith("rlm-harness: ")
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "more", "advice"),
+    [("length", [], "cut at its token limit"), ("tool_calls", ["--max-turns", "1"], "raise --max-turns")],
+)
+async def test_a_session_without_an_answer_says_what_to_do(
+    model_server, script, command, worker_url, finish_reason, more, advice
+):
+    cut, calling = script.says("Half a", finish_reason="length"), script.calls("bash", {"command": "true"})
+    model_server.answers = [cut if finish_reason == "length" else calling]
+    done = await command.run("--workspace", worker_url, *more)
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert advice in done.stderr.decode()
+
+
+async def test_files_that_others_can_read_are_told_of(model_server, script, command, worker_url):
+    paths = [command.place / name for name in ("key", "token")]
+    for path in paths:
+        path.write_text("sesame")
+        path.chmod(0o644)
+    model_server.answers = [script.says("ok")]
+    done = await command.run("--workspace", worker_url, "--api-key-file", str(paths[0]), "--token-file", str(paths[1]))
+    assert done.returncode == 0
+    assert done.stderr.decode() == "".join(
+        f"rlm-harness: warning: others can read the secret in {path}; chmod 600 it\n" for path in paths
+    )
+    assert model_server.headers[0]["authorization"] == "Bearer sesame"
 
 
 async def test_without_key_the_default_endpoint_is_not_asked(command):

@@ -30,7 +30,9 @@ EVERY = [
     ToolStarted(1, "a", "bash", {"command": "ls\npwd"}),
     ToolOutput("a", "one\ntw"),
     ToolOutput("a", "o\n"),
-    ToolFinished("a", "bash", "ok", "[exit code 1]", "one\ntwo\n[exit code 1]", 0.02),
+    ToolFinished("a", "bash", "ok", "", "one\ntwo\n", 0.02, exit_code=0),
+    ToolFinished("b", "bash", "ok", "[exit code 3]", "[exit code 3]", 0.02, exit_code=3),
+    ToolFinished("c", "bash", "timed_out", "too long", "too long", 300.0),
     Nudged("plan_reply", "go on"),
     Cancelling(),
     SessionEnded("answered", "done", 2, Usage(20, 6), 3.2, "/l/messages.jsonl", notices=["pid 7 runs on"]),
@@ -56,8 +58,11 @@ def test_a_session_reads_like_this():
         "  │ pwd\n"
         "  one\n"
         "  two\n"
-        "  [exit code 1]\n"
         "✓ bash ok in 20 ms\n"
+        "  [exit code 3]\n"
+        "✗ bash exit 3 in 20 ms\n"
+        "  too long\n"
+        "✗ bash timed out in 300.0 s\n"
         "! reminded the model (plan reply)\n"
         "! cancelling the turn; Ctrl-C again leaves at once\n"
         "\n── answered · 2 turns · 3.2 s · 26 tokens\n"
@@ -66,6 +71,21 @@ def test_a_session_reads_like_this():
         "\nPASSED\n"
         "  tests: 9 passed\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("stop", "words"),
+    [
+        ("length", "the model's reply was cut at its token limit · 1 turn"),
+        ("max_turns", "no answer before the last turn"),
+        ("empty", "the model had nothing to say"),
+        ("refused", "the endpoint refused the request"),
+        ("error", "the session could not go on"),
+        ("cancelled", "── cancelled"),
+    ],
+)
+def test_the_last_lines_say_how_a_session_without_an_answer_ended(stop, words):
+    assert words in rendered(SessionEnded(stop, "", 1, Usage(), 3.2, "/l/messages.jsonl"))
 
 
 def test_without_colour_there_is_no_escape_and_with_it_the_text_is_the_same():

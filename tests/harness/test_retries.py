@@ -56,5 +56,13 @@ def test_waits_double_until_the_cap():
     assert [policy.delay(n, 0.0, None) for n in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
 
 
+def test_an_endpoint_that_was_never_reached_is_given_up_sooner():
+    policy = RetryPolicy()
+    assert policy.delay(2, 0.0, None, met=False) == 2
+    assert policy.delay(3, 0.0, None, met=False) is None
+    assert policy.delay(3, 0.0, None) == 4
+    assert RetryPolicy(attempts=1).delay(1, 0.0, None, met=False) is None
+
+
 def test_the_last_attempt_is_the_last():
     assert RetryPolicy(attempts=3).delay(3, 0.0, None) is None

@@ -1,5 +1,7 @@
 """The fixed API, against a real worker in its own process."""
 
+import asyncio
+
 import pytest
 import trio
 
@@ -18,6 +20,15 @@ async def workspace(tmp_path, worker_url):
 async def agent(workspace):
     async with workspace.agent() as agent:
         yield agent
+
+
+def test_without_trio_a_workspace_says_that_it_needs_it():
+    async def connect():
+        async with rlm_harness.Workspace.connect(local_worker_url()):
+            pytest.fail("connected")
+
+    with pytest.raises(RuntimeError, match="Workspace needs Trio"):
+        asyncio.run(connect())
 
 
 async def test_a_workspace_says_where_it_is(workspace, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -116,6 +117,44 @@ async def test_stdio_ends_with_its_client(tmp_path: Path) -> None:
         assert info.cwd == str(tmp_path)
         assert process_table.row(info.pid) is not None
     assert process_table.row(info.pid) is None
+
+
+def test_stdio_on_a_terminal_is_taken_for_a_mistake() -> None:
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "--stdio"]
+    for streams in ({"stdin": theirs, "stdout": subprocess.PIPE}, {"stdin": subprocess.DEVNULL, "stdout": theirs}):
+        done = subprocess.run(command, **streams, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+        assert done.returncode == 2
+        assert done.stderr.startswith("rlm-worker: --stdio speaks a protocol")
+        assert "--tcp" in done.stderr
+        assert "--unix" in done.stderr
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\n\r\n"])
+def test_a_client_on_stdio_that_is_refused_shows_in_the_exit_code(sent: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--stdio"],
+        input=sent,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("rlm-worker: stdio:")
+    assert done.stderr.count("\n") == 1
+
+
+async def test_a_token_file_that_others_can_read_is_told_of(start: Start, token_file: Path) -> None:
+    token_file.chmod(0o644)
+    worker, url = start("--tcp", "127.0.0.1:0", "--token-file", str(token_file))
+    await says_hi(url)
+    worker.terminate()
+    _, errors = await trio.to_thread.run_sync(worker.communicate)
+    assert errors == f"rlm-worker: warning: others can read the secret in {token_file}; chmod 600 it\n"
 
 
 def test_help_shows_examples() -> None:
