@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from rlm_worker.processes import Capture
+from rlm_worker.processes.descriptors import pipe
 
 PIPE_SIZE: Final = 256 << 10
 """Large enough for a fast command, small enough that 64 kernels stay below an ordinary user's limit for all pipes."""
@@ -89,8 +90,8 @@ class OutputPipe:
 
 
 def open_output() -> tuple[OutputPipe, int]:
-    """A fresh pipe: its reader, and its write end, which is the caller's."""
-    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    """A fresh pipe: its reader, and its write end, which is the caller's. CallError as `descriptors.pipe`."""
+    read_end, write_end = pipe()
     os.set_blocking(read_end, False)
     with contextlib.suppress(OSError):  # over the user's limit: the usual size does as well
         fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_SIZE)

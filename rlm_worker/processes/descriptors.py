@@ -1,4 +1,4 @@
-"""Descriptors made for processes: files in memory and output pipes, each closed by a scope.
+"""Descriptors made for processes: files in memory, pipes and sockets.
 
 Making one raises CallError("resource_exhausted") if the system has none left: that call fails, and later ones may not.
 """
@@ -6,6 +6,7 @@ Making one raises CallError("resource_exhausted") if the system has none left: t
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,12 @@ def pipe() -> tuple[int, int]:
     """Both ends of a new pipe, close-on-exec."""
     with _enough_of_them():
         return os.pipe2(os.O_CLOEXEC)
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """A connected pair of Unix stream sockets."""
+    with _enough_of_them():
+        return socket.socketpair()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The kernel host: `python -m rlm_worker.kernel.inside.host`, with its control socket on descriptor 3.
+"""The kernel host: a process that runs `main`, with its control socket on descriptor 3.
 
 A single-threaded process that keeps a warm IPython shell and forks one kernel per request, so that a new kernel costs
 milliseconds and shares its memory. It runs no user code, reaps its kernels and says how each ended. It leaves when the
@@ -97,6 +97,8 @@ class Host:
 
 
 def main() -> None:
+    warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # IPython's advice after SystemExit
+    sys.argv = [""]
     channel = socket.socket(fileno=HOST_CONTROL_FD)
     channel.set_inheritable(False)
     let_be_read(False)  # every agent's kernel comes from here: none may write to it
@@ -118,9 +120,3 @@ def main() -> None:
         return
     if birth is not None:
         kernel.run(shell, calls, birth)
-
-
-if __name__ == "__main__":
-    warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # IPython's advice after SystemExit
-    sys.argv = [""]
-    main()
