@@ -125,6 +125,10 @@ class EnterWorkspace(Request[None], tag="cell.enter"):
     env: dict[str, str]
 
 
+class LeaveWorkspace(Request[None], tag="cell.leave"):
+    """Worker → idle kernel: the session ends next, and is meant to."""
+
+
 class InspectNamespace(Request[KernelVariables], tag="cell.inspect"):
     """Worker → kernel: answered beside a running cell."""
 

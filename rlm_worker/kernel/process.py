@@ -25,13 +25,16 @@ from rlm_wire.methods.kernels import (
     InspectNamespace,
     InterruptCell,
     KernelVariables,
+    LeaveWorkspace,
     RunCell,
 )
 from rlm_worker.kernel.hosts import Forked, Host
 from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
 from rlm_worker.processes import Process, Reaper
-from rlm_worker.processes.descriptors import socket_pair
+
+KILL_PATIENCE: Final = 2.0
+"""Seconds for the reaper to kill a kernel and what is attached to it, before it is done here."""
 
 LEAVE_GRACE: Final = 2.0
 """Seconds that an idle kernel has for its exit handlers and open files when it is closed."""
@@ -92,6 +95,9 @@ class KernelProcess:
                     await trio.lowlevel.wait_readable(self._forked.pidfd)
                 finally:
                     self.kill()
+                    with trio.move_on_after(KILL_PATIENCE, shield=True):
+                        # Not before: it would leave by itself, and orphan what is attached to it.
+                        await trio.lowlevel.wait_readable(self._forked.pidfd)
                     self._peer.lose(SessionLost("the kernel is dead"))
                     self._nursery.cancel_scope.cancel()
         finally:
@@ -139,6 +145,9 @@ class KernelProcess:
         self._leaving = True
         try:
             with trio.move_on_after(LEAVE_GRACE):
+                with contextlib.suppress(CallError, SessionLost):
+                    await self.process.note_tree()
+                    await self._peer.call(LeaveWorkspace())
                 await self._peer.say_goodbye()
                 await self.dead.wait()
         finally:
@@ -164,7 +173,9 @@ class KernelProcess:
             self._nursery.start_soon(self._interrupt, self._number)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        """With all that is attached to it at this moment."""
+        if not self.dead.is_set() and not self.process.kill():
+            self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         if not self.dead.is_set():
@@ -197,6 +208,7 @@ class KernelProcess:
             self.kill()
 
     async def _bury(self) -> None:
+        self._signal(signal.SIGKILL)  # harmless, unless the reaper was killed before it could do it
         await trio.lowlevel.wait_readable(self._forked.pidfd)
         self.exit_status = await self._forked.exit_status()
         with contextlib.suppress(CallError):  # the reaper is lost: whoever needs it is told so
@@ -210,17 +222,21 @@ class KernelProcess:
 
 
 async def start_kernel(host: Host, reaper: Reaper) -> KernelProcess:
-    """A fresh kernel, not yet run. Raises CallError, and is cancelled, as `Host.fork` and `Reaper.adopt`."""
-    ours, theirs = socket_pair()
-    with theirs, contextlib.ExitStack() as undo:
-        undo.callback(ours.close)  # which ends the kernel, if there is one
-        output, write_end = open_output()
-        undo.callback(output.close)
+    """A fresh kernel, not yet run. Raises CallError, and is cancelled, as `Host.fork`."""
+    ours, theirs = socket.socketpair()
+    output, write_end = open_output()
+    try:
+        forked = await host.fork(theirs.fileno(), write_end)
         try:
-            forked = await host.fork(theirs.fileno(), write_end)
-        finally:
-            os.close(write_end)
-        undo.callback(os.close, forked.pidfd)
-        process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor)
-        undo.pop_all()
+            process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor)
+        except BaseException:
+            os.close(forked.pidfd)
+            raise
+    except BaseException:
+        ours.close()  # which ends it, if there is one
+        output.close()
+        raise
+    finally:
+        theirs.close()
+        os.close(write_end)
     return KernelProcess(forked, process, ours, output)

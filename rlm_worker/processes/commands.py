@@ -43,6 +43,8 @@ class Command:
         self.released = False
         self.leaf = leaf
         self.daemons: Leaf | None = None
+        self.noted: Tree | None = None
+        """What descended from it when the worker said that it would end soon."""
 
     def leaves(self) -> list[Leaf]:
         return [leaf for leaf in (self.leaf, self.daemons) if leaf is not None]
@@ -54,6 +56,8 @@ class Command:
 
     def tree(self, adopter: int | None, directory: Directory | None) -> Tree:
         """What descends from it. The root is looked up: not reaped yet, or else its number is still its session's."""
+        if self.noted is not None:
+            return self.noted
 
         def daemons_leaf() -> Leaf:
             assert directory is not None  # only asked for where there are leaves

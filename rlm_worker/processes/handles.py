@@ -117,6 +117,17 @@ class Process:
         self.left = left
         return left
 
+    async def note_tree(self) -> None:
+        """Before it ends by itself: what descends from it now belongs to its tree for good, whoever adopts it then.
+
+        Raises CallError("unavailable") if the reaper was killed. Cancellation: perhaps nothing is noted.
+        """
+        await self._reaper.note_tree(self.key)
+
+    def kill(self) -> bool:
+        """End its tree with SIGKILL; waits for nothing. False if the reaper was killed, so that nothing will happen."""
+        return self._reaper.post(wire.STOP, self.key, wire.NUMBER.pack(signal.SIGKILL))
+
     def end(self, returncode: int, left: list[Survivor]) -> None:
         """For the reaper's handle: it has ended."""
         self.returncode = returncode
@@ -132,8 +143,8 @@ class Process:
         self._reaper.post(wire.RELEASE, self.key)
 
     def abandon(self) -> None:
-        """End its tree with SIGKILL, wait for nothing, and release it."""
-        self._reaper.post(wire.STOP, self.key, wire.NUMBER.pack(signal.SIGKILL))
+        """`kill` and `release`."""
+        self.kill()
         self.release()
 
 

@@ -197,6 +197,7 @@ class Reaper:
             return
         stop = self._stops.get(key) or self._new_stop(command)
         if number == 0:
+            command.noted = stop.tree
             self._tell(wire.REMAINING, key, wire.process_list([entry(row) for row in stop.tree.living()]))
             return
         self._stops[key] = stop
@@ -334,6 +335,9 @@ class Reaper:
         for stop in self._stops.values():
             self._unwatch_stop(stop)
         self._stops.clear()
+        for command in self._commands.running():  # a kernel that left by itself now would orphan what is attached to it
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(command.pid, signal.SIGSTOP)
         for command in self._commands.running():
             stop = self._stops[command.key] = self._new_stop(command)
             stop.signal = signal.SIGKILL

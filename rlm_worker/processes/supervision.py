@@ -67,6 +67,7 @@ class Reaper:
         self._starting: dict[int, _Answer[Process | tuple[int, int]]] = {}
         self._processes: dict[int, Process] = {}
         self._stopping: dict[int, _Answer[list[Survivor]]] = {}
+        self._noting: dict[int, _Answer[list[Survivor]]] = {}
         self._listing: dict[int, tuple[list[Running], _Answer[list[Running]]]] = {}
         self._ready = trio.Event()
         self._tier = ""
@@ -183,18 +184,31 @@ class Reaper:
         finally:
             self._stopping.pop(key, None)
 
+    async def note_tree(self, key: int) -> None:
+        """See `Process.note_tree`; `key` is the process's."""
+        answer = self._noting.setdefault(key, _Answer[list[Survivor]]())
+        try:
+            await self._send(wire.STOP, key, wire.NUMBER.pack(_WHAT_REMAINS))
+            await answer.wait()
+        finally:
+            self._noting.pop(key, None)
+
     def marker(self, key: int) -> bytes:
         """The value of the variable `wire.MARKER` for a process."""
         return b"%s.%d" % (self._name.encode(), key)
 
-    def post(self, kind: int, key: int, body: bytes = b"") -> None:
-        """Send a request that has no answer: at once if the socket has room, which it has unless the reaper hangs."""
+    def post(self, kind: int, key: int, body: bytes = b"") -> bool:
+        """Send a request that has no answer; False if the reaper is gone.
+
+        At once if the socket has room, which it has unless the reaper hangs.
+        """
         try:
             self._socket.send(wire.HEADER.pack(kind, key) + body)
         except BlockingIOError:
             self._nursery.start_soon(self._send, kind, key, body)
-        except OSError:
-            return  # the reaper is gone, `receive` tells everybody
+        except OSError:  # `receive` tells everybody
+            return False
+        return True
 
     def _next_key(self) -> int:
         self._last_key += 1
@@ -227,8 +241,8 @@ class Reaper:
             listing.fail()
         for starting in self._starting.values():
             starting.fail()
-        for stopping in self._stopping.values():
-            stopping.fail()
+        for answer in (*self._stopping.values(), *self._noting.values()):
+            answer.fail()
         for process in self._processes.values():
             process.lose()
 
@@ -256,8 +270,11 @@ class Reaper:
             self._ready.set()
         elif kind == wire.LISTED:
             self._take_listed(key, body)
-        elif key in self._stopping:  # else the answer came after its waiter had given up
-            self._stopping[key].set(_survivors(body))
+        else:
+            noting = self._noting.get(key)
+            for answer in (noting, None if noting and kind == wire.REMAINING else self._stopping.get(key)):
+                if answer is not None:  # else it came after its waiter had given up
+                    answer.set(_survivors(body))
 
     def _take_listed(self, key: int, body: bytes) -> None:
         if key not in self._listing:  # nobody waits for it any more

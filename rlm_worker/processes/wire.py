@@ -5,7 +5,8 @@ A packet is one byte of kind, an eight-byte key (which process or stop it is abo
 =========  =========  ==============================================================================
 request    SPAWN      spawn_body(); descriptors: [body, if it was too large for a packet], sources, [output], [script]
            SIGNAL     signal number, for the process group
-           STOP       signal number, for everything that descends from the process; 0 only asks
+           STOP       signal number, for everything that descends from the process; 0 only asks, and what
+                      descends from it now will count as descending from it for good
            RELEASE    the worker reads no more: drain the output pipe until its last writer has closed it
            ADOPT      pid; descriptors: [pidfd], output: treat somebody else's child as if spawned with this key
            LIST       nothing: what runs

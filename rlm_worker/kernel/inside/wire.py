@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
+from typing import Final
 
 import trio
 
@@ -15,6 +17,7 @@ from rlm_wire.methods.kernels import (
     InspectNamespace,
     InterruptCell,
     KernelVariables,
+    LeaveWorkspace,
     RunCell,
 )
 from rlm_worker.kernel.inside import place
@@ -22,18 +25,24 @@ from rlm_worker.kernel.inside.api.calls import CLOSING, Calls
 from rlm_worker.kernel.inside.execution import Executor
 from rlm_worker.kernel.link import open_link
 
+LOST_PATIENCE: Final = 2.0
+"""Seconds after the loss of the worker before the kernel leaves by itself. The reaper ends it sooner, together with
+what is attached to it, which it would orphan."""
+
 
 def serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
     """Serve the worker until it ends the session; then end the kernel. Runs in a thread of its own."""
+    leaving = threading.Event()
     try:
-        trio.run(_serve, wire_fd, executor, calls)
+        trio.run(_serve, wire_fd, executor, calls, leaving)
     finally:
+        leaving.wait(LOST_PATIENCE)
         if executor.busy:  # closing waits for no cell
             os.kill(os.getpid(), signal.SIGKILL)
         executor.stop()
 
 
-async def _serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
+async def _serve(wire_fd: int, executor: Executor, calls: Calls, leaving: threading.Event) -> None:
     service = Service()
     token = trio.lowlevel.current_trio_token()
 
@@ -41,6 +50,10 @@ async def _serve(wire_fd: int, executor: Executor, calls: Calls) -> None:
     def enter_workspace(request: EnterWorkspace) -> None:
         if notice := place.enter(request.cwd, request.env):
             executor.notices.append(notice)
+
+    @service.handle(LeaveWorkspace)
+    def leave_workspace(request: LeaveWorkspace) -> None:
+        leaving.set()
 
     @service.handle(InspectNamespace)
     def inspect(request: InspectNamespace) -> KernelVariables:
