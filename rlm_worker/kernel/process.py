@@ -32,6 +32,7 @@ from rlm_worker.kernel.hosts import Forked, Host
 from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
 from rlm_worker.processes import Process, Reaper
+from rlm_worker.processes.descriptors import socket_pair
 
 KILL_PATIENCE: Final = 2.0
 """Seconds for the reaper to kill a kernel and what is attached to it, before it is done here."""
@@ -222,21 +223,17 @@ class KernelProcess:
 
 
 async def start_kernel(host: Host, reaper: Reaper) -> KernelProcess:
-    """A fresh kernel, not yet run. Raises CallError, and is cancelled, as `Host.fork`."""
-    ours, theirs = socket.socketpair()
-    output, write_end = open_output()
-    try:
-        forked = await host.fork(theirs.fileno(), write_end)
+    """A fresh kernel, not yet run. Raises CallError, and is cancelled, as `Host.fork` and `Reaper.adopt`."""
+    ours, theirs = socket_pair()
+    with theirs, contextlib.ExitStack() as undo:
+        undo.callback(ours.close)  # which ends the kernel, if there is one
+        output, write_end = open_output()
+        undo.callback(output.close)
         try:
-            process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor)
-        except BaseException:
-            os.close(forked.pidfd)
-            raise
-    except BaseException:
-        ours.close()  # which ends it, if there is one
-        output.close()
-        raise
-    finally:
-        theirs.close()
-        os.close(write_end)
+            forked = await host.fork(theirs.fileno(), write_end)
+        finally:
+            os.close(write_end)
+        undo.callback(os.close, forked.pidfd)
+        process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor)
+        undo.pop_all()
     return KernelProcess(forked, process, ours, output)
