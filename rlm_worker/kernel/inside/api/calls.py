@@ -81,7 +81,6 @@ def wait(operation: Any) -> Any:
     For plain functions that are called from async code too, where the operation alone is a coroutine. It holds up the
     event loop of its thread. What is no coroutine, as the operation has been done already, is returned as it is.
     """
-    __tracebackhide__ = True
     if not isinstance(operation, Coroutine):
         return operation
     before, _thread.blocking = _thread.blocking, True
@@ -139,9 +138,11 @@ class Calls:
         call = _Call(self._peer, method, _encoded(method, params), current_scope.get())
         try:
             call.start(self._token, self._begin)
+            raw = await call
         except trio.RunFinishedError:
             raise Error("unavailable", CLOSING) from None
-        raw = await call
+        finally:  # also if an interrupt strikes before the wait has begun
+            call.leave()
         try:
             return msgspec.msgpack.decode(raw, type=result_type)
         except msgspec.DecodeError as error:
@@ -155,7 +156,6 @@ class Calls:
 
 
 def _encoded(method: str, params: Any) -> msgspec.Raw:
-    __tracebackhide__ = True
     if depth_exceeds(msgspec.structs.asdict(params) if isinstance(params, msgspec.Struct) else params, NESTING_LIMIT):
         raise Error("invalid_argument", f"the arguments of {method} are nested too deeply")
     try:
@@ -181,22 +181,23 @@ class _Call:
                 with suppress(trio.RunFinishedError):
                     token.run_sync_soon(self._work.cancel)
 
-        token.run_sync_soon(begin, self)
         self._future.add_done_callback(cancel_work)
+        token.run_sync_soon(begin, self)
 
     def __await__(self) -> Generator[Any, Any, msgspec.Raw]:
-        try:
-            if not _loop_runs_here():
-                error = self._future.exception()
-            elif trio.lowlevel.in_trio_run():
-                error = yield from self._wait_in_trio().__await__()
-            else:
-                return (yield from asyncio.wrap_future(self._future).__await__())
-            if error is not None:
-                raise error
-            return self._future.result()
-        finally:
-            self._future.cancel()  # of no effect unless the wait was interrupted or cancelled
+        if not _loop_runs_here():
+            error = self._future.exception()
+        elif trio.lowlevel.in_trio_run():
+            error = yield from self._wait_in_trio().__await__()
+        else:
+            return (yield from asyncio.wrap_future(self._future).__await__())
+        if error is not None:
+            raise error
+        return self._future.result()
+
+    def leave(self) -> None:
+        """Nobody waits any more: cancels the call, unless it has ended."""
+        self._future.cancel()
 
     async def _wait_in_trio(self) -> BaseException | None:
         """In a Trio run that a cell has started."""
