@@ -1,12 +1,16 @@
-"""Getting the text of a web page: GET, redirects, limits, and HTML made readable.
+"""Getting the text of a web page: GET, redirects, limits. What makes a body into text is the program `page`.
 
-httpx and inscriptis are imported with the first fetch, in a thread: together they take longer than the worker's start.
+httpx is imported with the first fetch, in a thread: it takes longer than the worker's start.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import ssl
+import subprocess
+import sys
+import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -23,11 +27,19 @@ BODY_LIMIT = 10 * 1024 * 1024
 
 REDIRECT_LIMIT = 10
 
-_HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; rlm-worker)", "Accept": "text/html, text/*;q=0.9, */*;q=0.5"}
-_HTML = {"text/html", "application/xhtml+xml"}
-_META_CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?([A-Za-z0-9_:.-]{1,40})""", re.IGNORECASE)
-_META_REACH = 2048
-_BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+PAGES_AT_ONCE = 4
+"""How many bodies are made into text at the same time: each may take `page.MEMORY_LIMIT`."""
+
+_HEADERS = {
+    "User-Agent": "Mozilla/5.0 (compatible; rlm-worker)",
+    "Accept": "text/html, text/*;q=0.9, */*;q=0.5",
+    "Accept-Encoding": "gzip",
+}
+_GZIP = {"gzip", "x-gzip"}
+
+_PATH = [directory for directory in sys.path if directory]
+_MAKE_TEXT = "from rlm_worker.tools.page import main; main()"
+_making_text = trio.CapacityLimiter(PAGES_AT_ONCE)
 
 
 async def run_fetch(url: str, *, max_chars: int = 20_000, timeout: float = 45.0) -> FetchResult:
@@ -38,127 +50,136 @@ async def run_fetch(url: str, *, max_chars: int = 20_000, timeout: float = 45.0)
 
     Raises CallError: `invalid_argument` (no HTTP URL, limits that are not positive), `unavailable` (not reached),
     `deadline_exceeded` (not complete after `timeout` seconds), `resource_exhausted` (more than `BODY_LIMIT` bytes, or
-    too many redirects).
-    Cancellation: the connection is closed; waits for a conversion that runs in a thread, bounded by `BODY_LIMIT`.
+    too many redirects, or a page that takes more memory or time to read than it is worth).
+    Cancellation: the connection is closed, and the program that makes text is killed.
     """
     if max_chars < 0 or not timeout > 0:
         raise CallError("invalid_argument", "max_chars cannot be negative, and timeout must be positive")
-    if "://" not in url:
+    scheme, separator, _ = url.partition("://")
+    if not separator:
         url = f"https://{url}"
+    elif scheme.lower() not in {"http", "https"}:
+        raise CallError("invalid_argument", "only http and https URLs can be fetched")
+    shown = _without_password(url)
     with trio.move_on_after(timeout):
         tls = await trio.to_thread.run_sync(_prepare)
-        response, body = await _get(url, tls)
+        response, body = await _get(url, shown, tls)
         content_type = response.headers.get("content-type", "")
-        text = await trio.to_thread.run_sync(_text, body, content_type)
+        text, chars = await _text(body, content_type, max_chars, shown)
         return FetchResult(
-            url=str(response.url),
+            url=_without_password(str(response.url)),
             status=response.status_code,
             content_type=content_type,
-            text=text[:max_chars],
-            chars=len(text),
+            text=text,
+            chars=chars,
             bytes=len(body),
-            truncated=len(text) > max_chars,
+            truncated=chars > len(text),
         )
-    raise CallError("deadline_exceeded", f"{url} was not complete after {timeout:g} seconds", retryable=True)
+    raise CallError("deadline_exceeded", f"{shown} was not complete after {timeout:g} seconds", retryable=True)
+
+
+def _without_password(url: str) -> str:
+    """`url` as it may be shown: results and errors are kept, and a password in the address is nobody's business."""
+    return re.sub(r"(?<=//)[^/?#]*@", "", url, count=1)
 
 
 @lru_cache(maxsize=1)
 def _prepare() -> ssl.SSLContext:
     """Import what is needed, and read the certificate authorities: both take their time."""
     import httpx
-    import inscriptis  # type: ignore[import-untyped]  # noqa: F401
 
     return httpx.create_ssl_context()
 
 
-async def _get(url: str, tls: ssl.SSLContext) -> tuple[httpx.Response, bytes]:
+async def _get(url: str, shown: str, tls: ssl.SSLContext) -> tuple[httpx.Response, bytes]:
     import httpx
 
     client = httpx.AsyncClient(
         verify=tls,
         trust_env=False,
-        follow_redirects=True,
-        max_redirects=REDIRECT_LIMIT,
         timeout=None,  # noqa: S113 - the caller's covers the whole
         headers=_HEADERS,
     )
     try:
-        async with client, client.stream("GET", url) as response:
-            return response, await _body(response)
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise CallError("invalid_argument", f"{url!r} is not an HTTP address: {error}") from None
-    except httpx.TooManyRedirects:
-        message = f"{url} redirects more than {REDIRECT_LIMIT} times"
-        raise CallError("resource_exhausted", message) from None
-    except httpx.DecodingError as error:
-        raise CallError("unavailable", f"{url} sent a body that cannot be unpacked: {error}") from None
+        async with client:
+            request: httpx.Request | None = client.build_request("GET", url)
+            for _ in range(REDIRECT_LIMIT + 1):
+                assert request is not None
+                # Redirects are followed here, as httpx would read what comes with one without any limit.
+                response = await client.send(request, stream=True)
+                try:
+                    request = response.next_request
+                    if request is None:
+                        return response, await _body(response, shown)
+                finally:
+                    await response.aclose()
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:  # the last for a name of no host
+        raise CallError("invalid_argument", f"{shown!r} is not an HTTP address: {error}") from None
     except httpx.TransportError as error:
         reason = str(error) or type(error).__name__
-        raise CallError("unavailable", f"{url} could not be reached: {reason}", retryable=True) from None
+        raise CallError("unavailable", f"{shown} could not be reached: {reason}", retryable=True) from None
+    raise CallError("resource_exhausted", f"{shown} redirects more than {REDIRECT_LIMIT} times")
 
 
-async def _body(response: httpx.Response) -> bytes:
+async def _body(response: httpx.Response, shown: str) -> bytes:
+    """The body, unpacked no further than the limit: a few kilobytes can stand for gigabytes."""
     import httpx
 
+    coding = response.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity" and coding not in _GZIP:
+        raise CallError("unavailable", f"{shown} packs what it sends as {coding[:60]!r}, which it was not asked for")
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16) if coding in _GZIP else None
     body = bytearray()
-    too_large = False
+    received = 0
+    refusal: CallError | None = None
     try:
-        async for piece in response.aiter_bytes():
-            body += b"" if too_large else piece
-            if len(body) > BODY_LIMIT and not too_large:
-                too_large = True
+        async for piece in response.aiter_raw():
+            received += len(piece)
+            try:
+                if unpacker is None:
+                    body += piece
+                elif not unpacker.eof:  # behind the end, it would keep what comes
+                    body += unpacker.decompress(piece, BODY_LIMIT + 1 - len(body))
+            except zlib.error as error:
+                refusal = CallError("unavailable", f"{shown} sent a body that cannot be unpacked: {error}")
+            if max(received, len(body)) > BODY_LIMIT:
+                message = f"{shown} has more than {BODY_LIMIT} bytes: download it with a command, such as curl -O"
+                refusal = CallError("resource_exhausted", message)
+            if refusal is not None:
                 # Not left by a break: only an error from within ends all of httpx's nested generators properly.
                 await response.aclose()
     except (httpx.StreamError, httpx.TransportError):
-        if not too_large:
+        if refusal is None:
             raise
-    if too_large:
-        message = f"{response.url} has more than {BODY_LIMIT} bytes: download it with a command, such as curl -O"
-        raise CallError("resource_exhausted", message)
+    if refusal is None and unpacker is not None and received and not unpacker.eof:
+        refusal = CallError("unavailable", f"{shown} sent a packed body without its end")
+    if refusal is not None:
+        raise refusal
     return bytes(body)
 
 
-def _text(body: bytes, content_type: str) -> str:
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type in _HTML:
-        return _readable(_decoded(body, content_type, html=True))
-    if _is_binary(body, media_type):
-        return f"[{len(body)} bytes of {media_type or 'unknown type'}, not text: download it with a command]"
-    return _decoded(body, content_type, html=False)
+async def _text(body: bytes, content_type: str, wanted: int, shown: str) -> tuple[str, int]:
+    """The first `wanted` characters of the text in `body`, and how many it has."""
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {_PATH!r}; {_MAKE_TEXT}"]
+    request = json.dumps([content_type, min(wanted, BODY_LIMIT)]).encode() + b"\n"
+    async with _making_text:
+        done = await trio.run_process(
+            command,
+            stdin=request + body,
+            capture_stdout=True,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            cwd="/",
+            env={},
+            start_new_session=True,  # who ends the worker with a signal to its group leaves this to the worker
+            deliver_cancel=_kill,
+        )
+    if done.returncode != 0:
+        message = f"{shown} takes more memory or time to read than it is worth: download it with a command"
+        raise CallError("resource_exhausted", message)
+    chars, _, text = done.stdout.partition(b"\n")
+    return text.decode(), int(chars)
 
 
-def _is_binary(body: bytes, media_type: str) -> bool:
-    if media_type.startswith("text/") or any(body.startswith(mark) for mark in _BYTE_ORDER_MARKS):
-        return False
-    if b"\0" in body:
-        return True
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
-
-
-def _decoded(body: bytes, content_type: str, *, html: bool) -> str:
-    """The text in the first encoding that is named: by a byte order mark, the header, or the page itself."""
-    declared = re.search(r"""charset\s*=\s*["']?([^\s"';]+)""", content_type, re.IGNORECASE)
-    within = _META_CHARSET.search(body[:_META_REACH]) if html else None
-    named = [name for mark, name in _BYTE_ORDER_MARKS.items() if body.startswith(mark)]
-    named += [declared[1]] if declared else []
-    named += [within[1].decode("ascii")] if within else []
-    for name in named:
-        try:
-            return body.decode(name, "replace")
-        except (LookupError, ValueError):  # unknown, or no encoding of text
-            continue
-    return body.decode("utf-8", "replace")
-
-
-def _readable(page: str) -> str:
-    from inscriptis import get_text
-
-    try:
-        text = str(get_text(page)).strip()
-    except (RecursionError, ValueError):
-        text = ""
-    return text or page  # nested beyond all reason, or made by scripts only: the source is better than nothing
+async def _kill(process: trio.Process) -> None:
+    process.kill()

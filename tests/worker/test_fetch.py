@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import trio
@@ -29,7 +31,14 @@ PAGES = {
     "/long": ("text/plain", b"0123456789" * 10),
     "/empty": ("text/html", b""),
     "/deep": ("text/html", b"<div>" * 3000 + b"deep"),
+    "/punycode": ("text/plain; charset=punycode", b"a-" + b"b" * 300_000),
+    "/table": ("text/html", b"<table>" + b"<tr><td>x" * 300_000),
+    "/tall": ("text/html", b"<div style='margin-top: 100000em'>x</div>" * 20_000),
 }
+
+
+BOMB_IN_BOMB = gzip.compress(gzip.compress(bytes(50 * BODY_LIMIT)))
+"""A few kilobytes that stand for half a gigabyte."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -48,6 +57,14 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, "text/plain", gzip.compress(b"unpacked"), ("Content-Encoding", "gzip"))
         elif self.path == "/bomb":
             self._answer(200, "text/plain", gzip.compress(bytes(BODY_LIMIT * 3)), ("Content-Encoding", "gzip"))
+        elif self.path == "/bomb-in-bomb":
+            self._answer(200, "text/plain", BOMB_IN_BOMB, ("Content-Encoding", "gzip, gzip"))
+        elif self.path == "/bomb-on-the-way":
+            self._answer(302, "text/plain", BOMB_IN_BOMB, ("Content-Encoding", "gzip, gzip"), ("Location", "/plain"))
+        elif self.path == "/torn":
+            self._answer(200, "text/plain", gzip.compress(b"unpacked")[:-4], ("Content-Encoding", "gzip"))
+        elif self.path == "/garbled":
+            self._answer(200, "text/plain", b"not packed" * 10_000, ("Content-Encoding", "gzip"))
         elif self.path == "/endless":
             self.send_response(200)
             self.end_headers()
@@ -163,6 +180,70 @@ async def test_a_body_beyond_the_limit_is_refused_on_the_way(server: Server, pat
         await run_fetch(server.url + path)
     assert refused.value.code == "resource_exhausted"
     assert server.sent < BODY_LIMIT * 3
+
+
+async def test_a_bomb_in_a_bomb_is_never_unpacked(server: Server) -> None:
+    code = (
+        "import resource, sys, trio\n"
+        "from rlm_wire.errors import CallError\n"
+        "from rlm_worker.tools.fetch import run_fetch\n"
+        "try: print(trio.run(run_fetch, sys.argv[1]).status)\n"
+        "except CallError as error: print(error.code)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    for path, outcome in (("/bomb-in-bomb", "unavailable"), ("/bomb-on-the-way", "200")):
+        done = await trio.run_process([sys.executable, "-c", code, server.url + path], capture_stdout=True)
+        said, kilobytes = done.stdout.decode().split()
+        assert said == outcome
+        assert int(kilobytes) < 200_000
+
+
+@pytest.mark.parametrize("path", ["/torn", "/garbled"])
+async def test_a_body_that_cannot_be_unpacked_is_no_result(server: Server, path: str) -> None:
+    with pytest.raises(CallError, match="packed") as refused:
+        await run_fetch(server.url + path)
+    assert refused.value.code == "unavailable"
+
+
+async def test_a_page_that_takes_for_ever_to_read_is_given_up_in_time_and_leaves_nothing(server: Server) -> None:
+    with pytest.raises(CallError) as late:
+        await run_fetch(f"{server.url}/table", timeout=2)
+    assert late.value.code == "deadline_exceeded"
+    children = " ".join(children.read_text() for children in Path("/proc/self/task").glob("*/children"))
+    assert not any(b"tools.page" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.split())
+
+
+async def test_a_page_that_takes_gigabytes_to_read_is_refused(server: Server) -> None:
+    with pytest.raises(CallError, match="more memory or time") as refused:
+        await run_fetch(f"{server.url}/tall")
+    assert refused.value.code == "resource_exhausted"
+
+
+async def test_a_charset_that_is_none_is_not_used(server: Server) -> None:
+    with trio.fail_after(20):
+        assert (await run_fetch(f"{server.url}/punycode", max_chars=3)).text == "a-b"
+
+
+@pytest.mark.parametrize("host", ["a" * 300, "xn--a", "..", "a..b", "[::1%25" + "a" * 300 + "]"])
+async def test_what_can_be_no_host_is_refused(host: str) -> None:
+    with pytest.raises(CallError, match="not an HTTP address") as refused:
+        await run_fetch(f"http://{host}/")
+    assert refused.value.code == "invalid_argument"
+
+
+async def test_a_password_in_the_address_is_not_repeated(server: Server) -> None:
+    secret = server.url.replace("http://", "http://user:p4ss@")
+    assert (await run_fetch(f"{secret}/plain")).url == f"{server.url}/plain"
+    for url in ("http://user:p4ss@127.0.0.1:9/", "http://user:p4ss@[::zz]/", f"{secret}/redirect/10", f"{secret}/bomb"):
+        with pytest.raises(CallError) as refused:
+            await run_fetch(url)
+        assert "p4ss" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "FTP://127.0.0.1/"])
+async def test_another_scheme_is_refused_with_those_that_will_do(url: str) -> None:
+    with pytest.raises(CallError, match=r"^invalid_argument: only http and https URLs can be fetched$"):
+        await run_fetch(url)
 
 
 async def test_only_http_is_spoken(server: Server) -> None:
