@@ -152,31 +152,40 @@ class Server:
         self._closed.set()
 
     async def _serve(self, stream: ByteStream, stranger: trio.CancelScope) -> None:
+        agreed: _Agreed | None = None
         try:
-            agreed = await self._meet(stream, stranger)
-            if agreed is not None:
-                async with _session(stream, agreed, self._ours, client=False) as peer:
-                    await peer.wait_closed()
+            with stranger:
+                try:
+                    agreed = await self._meet(stream)
+                finally:
+                    if agreed is None:  # a stranger counts, and may be dropped, until its descriptor is free again
+                        await stream.aclose()
+        finally:
+            self._strangers.pop(stream, None)
+        if agreed is not None:
+            await self._serve_session(stream, agreed)
+
+    async def _meet(self, stream: ByteStream) -> _Agreed | None:
+        """The handshake with a stranger. None if it came to nothing."""
+        session = os.urandom(16).hex()
+        try:
+            return await _agree(
+                stream, lambda: ServerHandshake(self._ours.side(stream), session=session), HANDSHAKE_TIMEOUT
+            )
+        except WireError as error:
+            self.refusal = error
+            logger.info("refused %s: %s", stream.description, error)
+        return None
+
+    async def _serve_session(self, stream: ByteStream, agreed: _Agreed) -> None:
+        try:
+            async with _session(stream, agreed, self._ours, client=False) as peer:
+                await peer.wait_closed()
         except Exception:  # one session's failure, a bug in its lifespan say, must not end the others
             logger.exception("the session with %s failed", stream.description)
         finally:
             with trio.CancelScope(shield=True):
                 await stream.aclose()
-
-    async def _meet(self, stream: ByteStream, scope: trio.CancelScope) -> _Agreed | None:
-        """The handshake with a stranger. None if it came to nothing."""
-        session = os.urandom(16).hex()
-        try:
-            with scope:
-                return await _agree(
-                    stream, lambda: ServerHandshake(self._ours.side(stream), session=session), HANDSHAKE_TIMEOUT
-                )
-        except WireError as error:
-            self.refusal = error
-            logger.info("refused %s: %s", stream.description, error)
-        finally:
-            self._strangers.pop(stream, None)
-        return None
 
 
 def _traced(trace: Trace | None) -> AbstractAsyncContextManager[Watch]:
