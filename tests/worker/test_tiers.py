@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from rlm_harness.workspace import Workspace
 from rlm_wire.errors import CallError
 from rlm_worker.environment import workspace_environment
 from rlm_worker.processes import Reaper, open_reaper
@@ -163,6 +164,23 @@ async def test_a_pid_namespace_hides_the_worker_and_protects_its_reaper(reaper: 
     assert seen <= 6
     assert parent == 1
     assert (await run_bash(reaper, "exit 3", cwd="/", env=ENVIRONMENT)).exit_code == 3
+
+
+async def test_b72_a_worker_that_is_process_1_leaves_no_zombies_and_loses_no_exit_code() -> None:
+    url = f"stdio:unshare --pid --fork --kill-child --mount-proc {sys.executable} -m rlm_worker serve --stdio"
+    async with Workspace.connect(url) as workspace, workspace.agent() as agent:
+        assert workspace.info.pid == 1
+        codes = {}
+
+        async def run(number: int) -> None:
+            codes[number] = (await agent.bash(f"sh -c 'sleep 0.05 &'; exit {number}")).exit_code
+
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(run, number)
+        assert codes == {number: number for number in range(100)}
+        until_none = 'until [ -z "$(ps -e -o stat= | grep Z)" ]; do :; done'
+        assert not (await agent.bash(until_none, timeout=20)).timed_out
 
 
 def test_a_tier_that_cannot_be_had_is_an_error_that_says_why() -> None:
