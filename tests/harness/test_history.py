@@ -101,32 +101,32 @@ async def test_a_cell_sees_events_messages_windows_and_what_the_user_asked(worke
 
 
 async def test_a_large_ledger_is_sent_once_and_costs_later_cells_nothing(worker_url: str) -> None:
-    ledger = Grown(40)
+    ledger = Grown(20)
     sizes: list[int] = []
 
     def record(frame: dict[str, Any]) -> None:
         sizes.append(frame.get("size", 0))
 
     async with agent_with(worker_url, ledger, rlm_wire.Trace(record)) as agent:
-        assert await value(agent, "len(rlm.history().messages)") == "40"
-        assert ledger.read_bytes == ledger.size > 40_000_000
+        assert await value(agent, "len(rlm.history().messages)") == "20"
+        assert ledger.read_bytes == ledger.size > 20_000_000
         assert ledger.size < sum(sizes) < ledger.size * 1.01
 
         sizes.clear()
-        assert await value(agent, "len(rlm.history().messages)") == "40"
+        assert await value(agent, "len(rlm.history().messages)") == "20"
         assert await value(agent, "1") == "1"
         assert sum(sizes) < 2000
 
         sizes.clear()
         ledger.add(b'{"type":"done"}\n')
-        assert await value(agent, "len(rlm.history().events)") == "42"
+        assert await value(agent, "len(rlm.history().events)") == "22"
         assert sum(sizes) < 2000
         await agent.ipython("import os; os._exit(1)")
-        assert await value(agent, "len(rlm.history().events)") == "42"
+        assert await value(agent, "len(rlm.history().events)") == "22"
         assert ledger.read_bytes == ledger.size
 
     async with agent_with(worker_url, ledger) as agent:
-        assert await value(agent, "len(rlm.history().events)") == "42"
+        assert await value(agent, "len(rlm.history().events)") == "22"
     assert ledger.read_bytes == 2 * ledger.size
 
 
