@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from pages import ROOT, blocks, prints, start
 
-PAGE = Path(__file__).parent.parent / "docs" / "embedding.md"
-
-
-class Block(NamedTuple):
-    name: str
-    text: str
-    prints: str | None
-
-
-def _blocks() -> dict[str, Block]:
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    blocks = {}
-    for (language, text), (next_language, next_text) in zip(found, [*found[1:], ("", "")], strict=True):
-        if language != "text":
-            name = text.partition("\n")[0].removeprefix("# ")
-            blocks[name] = Block(name, text, next_text if next_language == "text" else None)
-    return blocks
-
-
-BLOCKS = _blocks()
+PAGE = ROOT / "docs" / "embedding.md"
+BLOCKS = blocks(PAGE)
+SECRET = {"CALCULATOR_TOKEN": "not in the page"}
 HARNESSES = ["harness.py", "background.py"]
 CLIENTS = [name for name, block in BLOCKS.items() if name.startswith("client")]
 
@@ -54,20 +34,9 @@ def program(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _start(program: Path, name: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", name, *arguments],
-        cwd=program,
-        env={**os.environ, "CALCULATOR_TOKEN": "not in the page", "PYTHONPATH": str(PAGE.parent.parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.fixture
 def url(program: Path) -> Iterator[str]:
-    with _start(program, "server.py") as server:
+    with start(program, "server.py", **SECRET) as server:
         assert server.stdout is not None
         try:
             yield server.stdout.readline().strip()
@@ -75,16 +44,9 @@ def url(program: Path) -> Iterator[str]:
             server.kill()
 
 
-def _prints(program: Path, name: str, *arguments: str) -> str:
-    with _start(program, name, *arguments) as client:
-        out, err = client.communicate(timeout=120)
-    assert (client.returncode, err) == (0, "")
-    return out
-
-
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_client_prints_what_the_page_shows(name: str, program: Path, url: str) -> None:
-    assert _prints(program, name, url) == BLOCKS[name].prints
+    assert prints(program, name, url, **SECRET) == BLOCKS[name].prints
     if name == "client_trace.py":
         records = [json.loads(line) for line in (program / "frames.jsonl").read_text().splitlines()]
         documented = set(re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE))
@@ -93,12 +55,12 @@ def test_a_client_prints_what_the_page_shows(name: str, program: Path, url: str)
 
 
 def test_the_transport_keeps_its_promises_and_is_found_by_its_scheme(program: Path) -> None:
-    assert _prints(program, "check_abstract_sockets.py") == BLOCKS["check_abstract_sockets.py"].prints
+    assert prints(program, "check_abstract_sockets.py") == BLOCKS["check_abstract_sockets.py"].prints
 
 
 @pytest.mark.parametrize("name", HARNESSES)
 def test_a_harness_prints_what_the_page_shows(name: str, program: Path) -> None:
-    assert _prints(program, name) == BLOCKS[name].prints
+    assert prints(program, name) == BLOCKS[name].prints
 
 
 def test_every_file_of_the_page_is_used() -> None:

@@ -12,6 +12,7 @@ from rlm_wire.errors import CODES
 from rlm_wire.frames import limits as number
 from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.schema import Frame, HandshakeFrame
+from rlm_wire.schema_export import export
 
 TESTS = Path(__file__).parents[1]
 TEXT = (TESTS.parent / "docs/spec/protocol.md").read_text()
@@ -78,6 +79,13 @@ def test_the_table_of_limits_is_that_of_the_code() -> None:
 def test_the_codes_are_those_of_the_code() -> None:
     section = TEXT[TEXT.index("### 9.1") : TEXT.index("In a Fail, `retryable`")]
     assert set(re.findall(r"`(\w+)`", section)) == CODES
+
+
+def test_the_methods_of_a_session_with_a_worker_exist() -> None:
+    section = TEXT[TEXT.index("## 12. A session with a worker") :]
+    named = set(re.findall(r'[`"]((?:workspace|agent|tools|kernel)\.\w+)[`"]', section))
+    assert len(named) == 8
+    assert named <= set(export()["methods"])
 
 
 def hexadecimal(block: str) -> list[bytes]:

@@ -13,6 +13,7 @@ import trio
 
 import rlm_wire
 from rlm_wire.methods.kernels import Execute
+from rlm_wire.methods.processes import CloseWorkspace
 from rlm_wire.methods.sessions import CloseAgent, OpenAgent, OpenWorkspace
 from rlm_wire.methods.tools import Bash, Edit, Fetch, OutputChunk
 from rlm_worker.environment import workspace_environment
@@ -52,6 +53,25 @@ async def test_a_workspace_says_where_it_is(url: str, tmp_path: Path) -> None:
         info = await peer.call(OpenWorkspace())
         assert (info.cwd, info.pid) == (str(tmp_path), os.getpid())
         assert info.worker.startswith("rlm-worker ")
+
+
+async def test_a_session_goes_from_agent_to_receipt_also_without_opening_the_workspace(url: str) -> None:
+    async with rlm_wire.connect(url) as peer:
+        agent = (await peer.call(OpenAgent())).agent
+        assert (await peer.call(Bash(agent, "echo hi"))).output.text == "hi\n"
+        assert await refused(peer, OpenWorkspace()) == "failed_precondition"
+        await peer.call(CloseAgent(agent))
+        assert await refused(peer, Bash(agent, "echo hi")) == "not_found"
+        assert (await peer.call(CloseWorkspace())).confirmed
+        assert await refused(peer, OpenAgent()) == "failed_precondition"
+
+
+async def test_a_deadline_of_the_call_cancels_a_command_and_only_its_own_timeout_is_one(url: str) -> None:
+    async with opened(url) as (peer, agent), peer.open(Bash(agent, "echo up; sleep 1000"), timeout=1.0) as call:
+        result = await call.result()
+        assert (result.cancelled, result.timed_out) == (True, False)
+        result = await peer.call(Bash(agent, "sleep 1000", timeout=0.1))
+        assert (result.cancelled, result.timed_out) == (False, True)
 
 
 async def test_directory_and_environment_of_a_session_are_its_own(url: str, tmp_path: Path) -> None:
