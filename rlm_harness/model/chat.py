@@ -28,7 +28,7 @@ CONNECT_TIMEOUT = 15.0
 """Seconds for name, TCP and TLS: a reachable endpoint needs far less, and a retry follows anyway."""
 
 IDLE_TIMEOUT = 300.0
-"""Seconds without a byte before a stream counts as stalled: reasoning models are silent for minutes."""
+"""Seconds without an event before a stream counts as stalled: reasoning models are silent for minutes."""
 
 MAX_ERROR_BODY = 64 * 1024
 """Bytes read of an error response: it is shown in one line."""
@@ -49,8 +49,17 @@ class _TryAgain(Exception):
 class ChatModel:
     """One model behind one endpoint; made by `open_chat_model`. Any number of replies may be under way at once."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str, name: str, key: Secret | None, policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        name: str,
+        key: Secret | None,
+        policy: RetryPolicy,
+        idle_timeout: float,
+    ) -> None:
         self._client = client
+        self._idle_timeout = idle_timeout
         self._url = url
         self._name = name
         self._key = key
@@ -107,10 +116,12 @@ class ChatModel:
                         f"{self._url} answered with {kind or 'no type'}, not with events: is the base URL right?",
                         refused=True,
                     )
+                if _is_packed(response):
+                    raise ModelError(f"{self._url} packs its answer, although asked not to", refused=True)
                 return await self._receive(response, emit)
         except httpx.ConnectTimeout:
             raise _TryAgain(f"no connection to {self._url} within {CONNECT_TIMEOUT:.0f} s{self._doubt()}") from None
-        except httpx.TimeoutException:
+        except (httpx.TimeoutException, trio.TooSlowError):
             raise _TryAgain("the endpoint sends nothing: the stream has stalled") from None
         except httpx.ConnectError as error:
             raise _TryAgain(f"cannot reach {self._url} ({error}){self._doubt()}") from None
@@ -122,24 +133,26 @@ class ChatModel:
     async def _receive(self, response: httpx.Response, emit: Emit) -> Reply:
         decoder, assembler = EventStreamDecoder(), ReplyAssembler()
         received = 0
+        done = False
+        deadline = trio.current_time() + self._idle_timeout
         try:
             async with _body(response) as body:
-                with trio.CancelScope() as rest:
-                    async for data in body:
-                        received += len(data)
-                        if received > MAX_REPLY:
-                            raise ModelError(f"the reply is larger than {MAX_REPLY} bytes")
-                        for event in decoder.feed(data):
-                            if event == b"[DONE]":
-                                rest.deadline = trio.current_time() + END_GRACE
-                            elif text := assembler.feed(event):
-                                await emit(TextDelta(text))
+                while data := await _next(body, deadline):
+                    received += len(data)
+                    if received > MAX_REPLY:
+                        raise ModelError(f"the reply is larger than {MAX_REPLY} bytes")
+                    for event in decoder.feed(data):
+                        if text := "" if event == b"[DONE]" else assembler.feed(event):
+                            await emit(TextDelta(text))
+                        if not done:  # comments and parts of events put off nothing
+                            done = event == b"[DONE]"
+                            deadline = trio.current_time() + (END_GRACE if done else self._idle_timeout)
         except ReportedError as error:
             if error.status is None or is_retryable(error.status):
                 raise _TryAgain(f"the endpoint reports: {error}") from None
             raise ModelError(self._safe(f"the endpoint reports: {error}"), refused=True) from None
-        except httpx.TransportError:
-            if not assembler.complete:  # a connection that breaks behind the last word does no harm
+        except (httpx.TransportError, trio.TooSlowError):
+            if not assembler.complete:  # a connection that breaks or stalls behind the last word does no harm
                 raise
         return assembler.reply()
 
@@ -149,9 +162,9 @@ class ChatModel:
         async with _body(response) as body:
             async for data in body:
                 text += data[: MAX_ERROR_BODY - len(text)]
-                if len(text) == MAX_ERROR_BODY:
+                if len(text) == MAX_ERROR_BODY or _is_packed(response):
                     break
-        said = error_message(text)
+        said = "" if _is_packed(response) else error_message(text)
         said = f": {said}" if said else ""
         if is_retryable(status):
             retry_after = parse_retry_after(response.headers.get("retry-after"), time.time())
@@ -177,10 +190,20 @@ class ChatModel:
         raise ModelError(self._safe(f"{failure} ({why})"))
 
     def _doubt(self) -> str:
-        return "" if self._met else ": is --base-url right?"
+        return "" if self._met else "; check --base-url"
 
     def _safe(self, text: str) -> str:
         return text if self._key is None else self._key.redact(text)
+
+
+def _is_packed(response: httpx.Response) -> bool:
+    return bool(response.headers.get("content-encoding", "identity").strip().lower() != "identity")
+
+
+async def _next(body: AsyncIterator[bytes], deadline: float) -> bytes:
+    """The next bytes, or none at the end. Raises trio.TooSlowError."""
+    with trio.fail_at(deadline):
+        return await anext(body, b"")
 
 
 @asynccontextmanager
@@ -190,7 +213,7 @@ async def _body(response: httpx.Response) -> AsyncIterator[AsyncIterator[bytes]]
     httpx reads through generators within generators, and closing the outermost leaves the others to the garbage
     collector. With the connection closed, reading on makes all of them end.
     """
-    body = response.aiter_bytes()
+    body = response.aiter_raw()  # unpacking would have no limit
     try:
         yield body
     finally:
@@ -212,13 +235,13 @@ async def open_chat_model(
 ) -> AsyncIterator[ChatModel]:
     """The model `name` of the endpoint `base_url`, for instance `http://127.0.0.1:8000/v1`.
 
-    Raises UserError if `base_url` is no plain HTTP URL. `idle_timeout` in seconds without a byte.
+    Raises UserError if `base_url` is no plain HTTP URL. `idle_timeout` in seconds without an event.
     Cancellation: closes the connections.
     """
     url = completions_url(base_url)
     timeout = httpx.Timeout(idle_timeout, connect=CONNECT_TIMEOUT)
     async with httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None)) as client:
-        yield ChatModel(client, url, name, key, policy or RetryPolicy())
+        yield ChatModel(client, url, name, key, policy or RetryPolicy(), idle_timeout)
 
 
 def completions_url(base_url: str) -> str:

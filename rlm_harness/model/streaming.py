@@ -39,13 +39,19 @@ class EventStreamDecoder:
     """Server-sent events: `feed` bytes in any portions, get the data of each event that is complete."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
         self._data: list[bytes] = []
         self._size = 0
 
     def feed(self, received: bytes) -> list[bytes]:
         """Raises MalformedReply if one event is larger than MAX_EVENT."""
-        *lines, self._rest = _LINE_END.split(self._rest + received)
+        lines: list[bytes] = []
+        # Looked through only when a line may end: or a line that comes byte by byte would be looked through for each.
+        ends = b"\n" in received or b"\r" in received or self._rest.endswith(b"\r")
+        self._rest += received
+        if ends:
+            *lines, rest = _LINE_END.split(self._rest)
+            self._rest = bytearray(rest)
         events = []
         for line in lines:
             if line.startswith(b"data:"):

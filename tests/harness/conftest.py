@@ -26,6 +26,8 @@ class Answer(msgspec.Struct):
 
     data: bytes
     stall: bool = False
+    repeat: bytes = b""
+    """What is sent behind it, again and again until the client leaves."""
 
 
 class Script:
@@ -111,6 +113,8 @@ class ModelServer:
         self.requests.append(json.loads(body) if body else {})
         answer = self.answers.pop(0) if self.answers else Script.status(400, {"error": {"message": "script is over"}})
         await stream.send_all(answer.data)
+        while answer.repeat:
+            await stream.send_all(answer.repeat)
         if answer.stall:
             while await stream.receive_some():
                 pass

@@ -1,8 +1,11 @@
 """The chat-completions client against a real HTTP server on loopback."""
 
 import email.utils
+import gzip
+import resource
 import socket
 import time
+from contextlib import suppress
 
 import pytest
 import trio
@@ -18,6 +21,7 @@ from rlm_harness.tools import TOOL_SCHEMAS
 
 KEY = "sk-very-secret"
 QUESTION = [{"role": "user", "content": "hi"}]
+PACKED_TWICE = gzip.compress(gzip.compress(bytes(150_000_000), 1))
 QUICK = RetryPolicy(attempts=3, first=0.001)
 
 
@@ -98,9 +102,9 @@ async def test_an_address_where_nobody_answers_is_doubted_from_the_first_retry_o
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         async with open_chat_model("m", f"http://127.0.0.1:{deaf.getsockname()[1]}", policy=policy) as model:
-            with pytest.raises(ModelError, match=r"is --base-url right\? \(gave up after 2 attempts\)"):
+            with pytest.raises(ModelError, match=r"; check --base-url \(gave up after 2 attempts\)"):
                 await model.reply(QUESTION, [], events.emit)
-    assert [retry.reason.endswith("is --base-url right?") for retry in events.of(Retrying)] == [True]
+    assert [retry.reason.endswith("; check --base-url") for retry in events.of(Retrying)] == [True]
 
 
 async def test_an_endpoint_that_was_reached_before_is_tried_as_often_as_any_and_not_doubted(
@@ -161,6 +165,26 @@ async def test_a_stalled_stream_is_left_and_tried_again(model_server, script, ev
     assert (await ask(model_server, events, idle_timeout=0.2)).text == "all"
     assert "stalled" in events.of(Retrying)[0].reason
     await model_server.client_left.wait()
+
+
+async def test_a_stream_of_nothing_but_comments_has_stalled(model_server, script, events):
+    endless = script.says("")
+    endless.data, endless.repeat = script.events(done=False, end=False), b"8\r\n: alive\n\r\n"
+    model_server.answers = [endless, script.says("all")]
+    assert (await ask(model_server, events, idle_timeout=0.5)).text == "all"
+    assert "stalled" in events.of(Retrying)[0].reason
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+async def test_a_packed_answer_is_not_unpacked(model_server, script, events, status):
+    packed = script.status(status, PACKED_TWICE, Content_Encoding="gzip, gzip")
+    packed.data = packed.data.replace(b"application/json", b"text/event-stream")
+    model_server.answers = [packed, script.says("ok")]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with suppress(ModelError):
+        await ask(model_server, events)
+    assert [e.reason for e in events.of(Retrying)] == ["HTTP 503"] * (status == 503)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 100_000
 
 
 @pytest.mark.parametrize(

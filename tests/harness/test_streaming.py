@@ -61,6 +61,15 @@ def test_data_lines_of_one_event_are_joined():
     assert EventStreamDecoder().feed(b"data: a\ndata: b\n\n") == [b"a\nb"]
 
 
+def test_the_end_of_a_large_event_may_come_byte_by_byte():
+    start = b"x" * (MAX_EVENT - 100_000)
+    decoder = EventStreamDecoder()
+    assert decoder.feed(b"data: " + start) == []
+    for _ in range(50_000):  # takes minutes if each has all that came before looked through
+        decoder.feed(b"x")
+    assert decoder.feed(b"\n\n") == [start + b"x" * 50_000]
+
+
 @pytest.mark.parametrize("junk", [b"x" * (MAX_EVENT + 1), b"data: y\n" * MAX_EVENT])
 def test_an_event_without_end_is_refused_before_it_fills_the_memory(junk):
     with pytest.raises(MalformedReply, match="larger than"):
