@@ -110,15 +110,17 @@ def _ping(options: argparse.Namespace) -> int:
 
 
 def _check(url: str) -> None:
-    """Raises TransportError if `url` cannot be one: that is a mistake here, and no failure to reach anybody."""
+    """Raises ValueError or TransportError if `url` cannot be asked: a mistake here, no failure to reach anybody."""
     from rlm_wire.transports import transport_for
 
-    scheme, _, _ = url.partition(":")
+    scheme = url.partition(":")[0].lower()
+    if scheme == "memory":
+        raise ValueError("memory: links the tasks of one process; give the URL of another one")
     _, address = transport_for(url)
-    if scheme.lower() in {"tcp", "tls"}:
+    if scheme in {"tcp", "tls"}:
         from rlm_wire.transports.tcp import split_address
 
-        split_address(address, scheme=scheme.lower())
+        split_address(address, scheme=scheme)
 
 
 async def _look(url: str, token: bytes | None, count: int) -> dict[str, Any]:

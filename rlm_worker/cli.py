@@ -176,7 +176,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     refusal = trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited, tier)
     if options.stdio and refusal is not None:
-        _say(str(refusal))
+        _say(f"refused the client on stdio: {str(refusal).removeprefix('stdio:: ')}")
         return 1
     return 0
 

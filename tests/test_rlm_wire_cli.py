@@ -89,6 +89,7 @@ def test_a_wrong_token_is_one_line_without_the_token(server: FacadeServer) -> No
         (["ping", "tcp://127.0.0.1:1"], 1, "Connection refused"),
         (["ping", "nonsense:x"], 2, "no transport for 'nonsense': known are stdio:, tcp:, tls:, unix:"),
         (["ping", "x"], 2, "is not a URL"),
+        (["ping", "memory:x"], 2, "tasks of one process"),
         (["ping", "tcp://nonsense"], 2, "must be HOST:PORT"),
         (["ping", "tls:"], 2, "must be HOST:PORT"),
         (["ping", "stdio:/no/such/command"], 1, "command not found"),

@@ -17,7 +17,7 @@ import trustme
 import rlm_wire
 from rlm_wire.methods.kernels import Execute
 from rlm_wire.methods.sessions import OpenAgent, OpenWorkspace
-from rlm_wire.methods.tools import Bash
+from rlm_wire.methods.tools import Bash, Fetch
 from rlm_wire.transports.certificates import verifying_client_context
 from rlm_worker.processes import process_table
 
@@ -144,7 +144,7 @@ def test_a_client_on_stdio_that_is_refused_shows_in_the_exit_code(sent: str) -> 
         timeout=60,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("rlm-worker: stdio:")
+    assert done.stderr.startswith("rlm-worker: refused the client on stdio: ")
     assert done.stderr.count("\n") == 1
 
 
@@ -244,3 +244,26 @@ async def test_b16_nothing_but_frames_reaches_the_protocol(tmp_path: Path) -> No
         for number in range(20):
             result = await peer.call(Bash(agent, f"echo stray > /proc/$PPID/fd/1; echo {number}"))
             assert result.output.text == f"{number}\n"
+
+
+async def test_verbose_logs_show_no_keys_of_fetched_addresses(start: Start) -> None:
+    worker, url = start("--unix", "worker.sock", "--verbose")
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer, [listener])
+        place = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        async with rlm_wire.connect(url) as peer:
+            await peer.call(OpenWorkspace())
+            agent = (await peer.call(OpenAgent())).agent
+            fetched = await peer.call(Fetch(agent, f"http://user:s3cret@{place}/?key=s3cret"))
+        nursery.cancel_scope.cancel()
+    worker.terminate()
+    _, errors = await trio.to_thread.run_sync(worker.communicate)
+    assert (fetched.text, fetched.url) == ("ok", f"http://{place}/?key=s3cret")
+    assert "INFO rlm_" in errors
+    assert "s3cret" not in errors
