@@ -267,26 +267,3 @@ async def test_verbose_logs_show_no_keys_of_fetched_addresses(start: Start) -> N
     assert (fetched.text, fetched.url) == ("ok", f"http://{place}/?key=s3cret")
     assert "INFO rlm_" in errors
     assert "s3cret" not in errors
-
-
-async def test_verbose_logs_show_no_keys_of_fetched_addresses(start: Start) -> None:
-    worker, url = start("--unix", "worker.sock", "--verbose")
-
-    async def answer(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
-        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
-
-    async with trio.open_nursery() as nursery:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(trio.serve_listeners, answer, [listener])
-        place = f"127.0.0.1:{listener.socket.getsockname()[1]}"
-        async with rlm_wire.connect(url) as peer:
-            await peer.call(OpenWorkspace())
-            agent = (await peer.call(OpenAgent())).agent
-            fetched = await peer.call(Fetch(agent, f"http://user:s3cret@{place}/?key=s3cret"))
-        nursery.cancel_scope.cancel()
-    worker.terminate()
-    _, errors = await trio.to_thread.run_sync(worker.communicate)
-    assert (fetched.text, fetched.url) == ("ok", f"http://{place}/?key=s3cret")
-    assert "INFO rlm_" in errors
-    assert "s3cret" not in errors
