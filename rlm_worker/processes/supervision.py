@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -32,6 +32,9 @@ from rlm_worker.processes.handles import (
 )
 
 T = TypeVar("T")
+
+END_WAIT = 15.0
+"""Seconds that the reaper may take to kill what still runs when the worker ends; then it is killed itself."""
 
 _REPLY_WAIT = 1.0
 _WHAT_REMAINS = 0
@@ -63,6 +66,7 @@ class Reaper:
         self._name = name
         self._nursery = nursery
         self._lost = False
+        self._waiting = trio.Lock()
         self._last_key = 0
         self._starting: dict[int, _Answer[Process | tuple[int, int]]] = {}
         self._processes: dict[int, Process] = {}
@@ -205,10 +209,14 @@ class Reaper:
         try:
             self._socket.send(wire.HEADER.pack(kind, key) + body)
         except BlockingIOError:
-            self._nursery.start_soon(self._send, kind, key, body)
+            self._nursery.start_soon(self._post_later, kind, key, body)
         except OSError:  # `receive` tells everybody
             return False
         return True
+
+    async def _post_later(self, kind: int, key: int, body: bytes) -> None:
+        with suppress(CallError):  # `receive` tells everybody
+            await self._send(kind, key, body)
 
     def _next_key(self) -> int:
         self._last_key += 1
@@ -223,7 +231,8 @@ class Reaper:
                 # One packet is taken as a whole or not at all, so that a cancelled send tears nothing.
                 self._socket.sendmsg([wire.HEADER.pack(kind, key), body], ancillary if descriptors else [])
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
+                async with self._waiting:  # for Trio, one task at a time may
+                    await trio.lowlevel.wait_writable(self._socket)
             except ConnectionError:
                 raise reaper_lost() from None
             else:
@@ -342,7 +351,17 @@ async def open_reaper(tier: str | None = None) -> AsyncIterator[Reaper]:
                 finally:
                     ours.shutdown(socket.SHUT_WR)
                     with trio.CancelScope(shield=True):
-                        await process.wait()
+                        await _end(process)
+
+
+async def _end(process: trio.Process) -> None:
+    """Wait for the reaper, which ends by itself; one that a command has stopped (SIGSTOP) is woken, or killed."""
+    process.send_signal(signal.SIGCONT)
+    with trio.move_on_after(END_WAIT):
+        await process.wait()
+        return
+    process.kill()
+    await process.wait()
 
 
 async def _check_tier(reaper: Reaper, tier: str) -> None:

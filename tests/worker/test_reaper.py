@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from rlm_wire.errors import CallError
-from rlm_worker.processes import DirectoryError, Process, Reaper, output_pipe, process_table
+from rlm_worker.processes import DirectoryError, Process, Reaper, open_reaper, output_pipe, process_table
 
 BASH = "/bin/bash"
 
@@ -258,6 +258,32 @@ async def test_a_killed_reaper_is_an_error_and_no_hang(reaper: Reaper, environme
     with pytest.raises(CallError, match="start a new worker") as starting:
         await run(reaper, "exit 0", environment)
     assert waiting.value.code == starting.value.code == "unavailable"
+
+
+async def test_a_thousand_commands_started_at_once_all_end(reaper: Reaper, environment: dict[str, str]) -> None:
+    """More requests than the socket to the reaper holds."""
+    returncodes: list[int] = []
+
+    async def one() -> None:
+        returncodes.append((await run(reaper, "exit 3", environment))[0])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(1000):
+            nursery.start_soon(one)
+    assert returncodes == [3] * 1000
+
+
+async def test_a_stopped_reaper_does_not_keep_the_worker_from_ending(environment: dict[str, str]) -> None:
+    async with open_reaper() as reaper, trio.open_nursery() as nursery:
+        nursery.start_soon(run, reaper, "kill -STOP $PPID; sleep 1000", environment)
+        await wait_stopped()
+        nursery.cancel_scope.cancel()
+
+
+async def wait_stopped() -> None:
+    """Until a child of this process is stopped."""
+    while not any(row.parent == os.getpid() and row.state == b"T" for row in process_table.table().values()):
+        await trio.lowlevel.checkpoint()
 
 
 WORKER = """
