@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -124,7 +125,7 @@ class ChatModel:
         except (httpx.TimeoutException, trio.TooSlowError):
             raise _TryAgain("the endpoint sends nothing: the stream has stalled") from None
         except httpx.ConnectError as error:
-            raise _TryAgain(f"cannot reach {self._url} ({error}){self._doubt()}") from None
+            raise _TryAgain(f"cannot reach {self._url} ({_reason(error)}){self._doubt()}") from None
         except httpx.TransportError as error:
             raise _TryAgain(f"the connection broke: {error}") from None
         except MalformedReply as error:
@@ -204,6 +205,16 @@ async def _next(body: AsyncIterator[bytes], deadline: float) -> bytes:
     """The next bytes, or none at the end. Raises trio.TooSlowError."""
     with trio.fail_at(deadline):
         return await anext(body, b"")
+
+
+def _reason(error: httpx.ConnectError) -> str:
+    """Trio tries all addresses of a name, and its error says only that; what went wrong is in a group below it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, BaseExceptionGroup):
+        cause = cause.__cause__ or cause.__context__
+    attempts = cause.exceptions if cause is not None else ()
+    reasons = [os.strerror(attempt.errno) for attempt in attempts if isinstance(attempt, OSError) and attempt.errno]
+    return "; ".join(dict.fromkeys(reasons)) or str(error)
 
 
 @asynccontextmanager

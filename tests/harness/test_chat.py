@@ -102,7 +102,9 @@ async def test_an_address_where_nobody_answers_is_doubted_from_the_first_retry_o
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         async with open_chat_model("m", f"http://127.0.0.1:{deaf.getsockname()[1]}", policy=policy) as model:
-            with pytest.raises(ModelError, match=r"; check --base-url \(gave up after 2 attempts\)"):
+            with pytest.raises(
+                ModelError, match=r"\(Connection refused\); check --base-url \(gave up after 2 attempts\)"
+            ):
                 await model.reply(QUESTION, [], events.emit)
     assert [retry.reason.endswith("; check --base-url") for retry in events.of(Retrying)] == [True]
 
