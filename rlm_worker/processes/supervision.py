@@ -61,8 +61,9 @@ _RETRYABLE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 class Reaper:
     """The reaper process, seen from the worker. Made by `open_reaper`."""
 
-    def __init__(self, connection: socket.socket, name: str, nursery: trio.Nursery) -> None:
+    def __init__(self, connection: socket.socket, name: str, nursery: trio.Nursery, process: trio.Process) -> None:
         self._socket = connection
+        self._process = process
         self._name = name
         self._nursery = nursery
         self._lost = False
@@ -124,10 +125,19 @@ class Reaper:
             del self._starting[key]
 
     async def _started(self, answer: _Answer[Process | tuple[int, int]], cwd: str, program: str | bytes) -> Process:
-        started = await answer.wait(shield=True)
+        started = await self._reply(answer)
         if isinstance(started, Process):
             return started
         raise _spawn_error(*started, cwd=cwd, program=os.fsdecode(program))
+
+    async def _reply(self, answer: _Answer[T]) -> T:
+        """Wait for a reply, whatever is cancelled meanwhile; a reaper that was stopped (SIGSTOP) is woken for it."""
+        while not answer.arrived.is_set():
+            with trio.CancelScope(shield=True), trio.move_on_after(_REPLY_WAIT) as waiting:
+                await answer.arrived.wait()
+            if waiting.cancelled_caught:
+                self._process.send_signal(signal.SIGCONT)
+        return answer.value()
 
     async def adopt(self, pid: int, pidfd: int, output: int) -> Process:
         """Look after somebody else's child, of which `pidfd` is a descriptor, as if it had been spawned here.
@@ -140,7 +150,7 @@ class Reaper:
         answer = self._starting[key] = _Answer[Process | tuple[int, int]]()
         try:
             await self._send(wire.ADOPT, key, wire.NUMBER.pack(pid), [pidfd, output])
-            started = await answer.wait(shield=True)
+            started = await self._reply(answer)
         finally:
             del self._starting[key]
         if not isinstance(started, Process):
@@ -178,6 +188,7 @@ class Reaper:
         """See `Process.kill_tree`; `key` is the process's."""
         answer = self._stopping.setdefault(key, _Answer[list[Survivor]]())
         stages = ((signal.SIGTERM, grace), (signal.SIGKILL, KILL_WAIT), (_WHAT_REMAINS, _REPLY_WAIT))
+        self._process.send_signal(signal.SIGCONT)  # a command that stopped it must not escape its own end
         try:
             with trio.CancelScope(shield=True):
                 for number, patience in stages[grace <= 0 :]:
@@ -299,19 +310,22 @@ class _Answer(Generic[T]):
     """One reply that one task waits for."""
 
     def __init__(self) -> None:
-        self._arrived = trio.Event()
+        self.arrived = trio.Event()
         self._value: T | None = None
 
     def set(self, value: T) -> None:
         self._value = value
-        self._arrived.set()
+        self.arrived.set()
 
     def fail(self) -> None:
-        self._arrived.set()
+        self.arrived.set()
 
-    async def wait(self, *, shield: bool = False) -> T:
-        with trio.CancelScope(shield=shield):
-            await self._arrived.wait()
+    async def wait(self) -> T:
+        await self.arrived.wait()
+        return self.value()
+
+    def value(self) -> T:
+        """What has arrived. CallError if it was that the reaper is gone."""
         if self._value is None:
             raise reaper_lost()
         return self._value
@@ -342,7 +356,7 @@ async def open_reaper(tier: str | None = None) -> AsyncIterator[Reaper]:
         ours.setblocking(False)
         with one_error():
             async with trio.open_nursery() as nursery:
-                reaper = Reaper(ours, name, nursery)
+                reaper = Reaper(ours, name, nursery, process)
                 nursery.start_soon(reaper.receive)
                 try:
                     if tier is not None:
