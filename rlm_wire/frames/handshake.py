@@ -24,6 +24,9 @@ from rlm_wire.frames.limits import HANDSHAKE_FRAME_LIMIT, HEADER_SIZE, PREFACE, 
 from rlm_wire.frames.schema import Agreement, Challenge, Goodbye, HandshakeFrame, Hello, Proof, Resume, Welcome
 from rlm_wire.frames.state import Link, next_link_state
 
+_LAST_WORDS: Final = 256
+"""Bytes shown of the end of what a peer sent before it left."""
+
 VERSIONS: Final = [PROTOCOL_VERSION]
 
 
@@ -96,6 +99,8 @@ class Handshake:
         """The error to raise when the stream ended before the outcome."""
         seen = self._preface.banner + self.buffer.peek()
         what = f"after {show(seen)}" if seen else "before it sent anything"
+        if len(seen) > _LAST_WORDS:  # what a launcher says last says why
+            what += f" and at last {bytes(seen[-_LAST_WORDS:])!r}"
         if not seen and not self._side.private:
             what += "; perhaps its port is for TLS (tls://), or for something else"
         return HandshakeError(f"the peer closed the connection during the handshake, {what}")

@@ -162,6 +162,7 @@ async def signal_worker(scene: Scene, url: str, process: subprocess.Popen[str], 
 
 
 async def kill_harness(scene: Scene, directory: Path, tier: str | None, wait_for_end: WaitForEnd) -> None:
+    """B09: the harness is killed; its worker, and what had to end with it, must be gone by themselves."""
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])} | ({"RLM_CONTAINMENT": tier} if tier else {})
     command = [sys.executable, lifetimes.__file__, str(directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as harness:
