@@ -2,8 +2,9 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 RUNS ?= 5000
+SEEDS ?= 1000
 
-.PHONY: demo test check unit fuzz bench clean help
+.PHONY: demo test check unit fuzz simulate bench clean help
 
 help:
 	@echo 'make demo    watch a scripted agent mend a small project through harness and worker'
@@ -11,6 +12,7 @@ help:
 	@echo 'make check   linters and type checkers only'
 	@echo 'make unit    tests only; ARGS="-k name" selects'
 	@echo 'make fuzz    each fuzz target for a bounded number of inputs; RUNS=1000000 TARGET=connection'
+	@echo 'make simulate  whole peers over a network of faults on a virtual clock; SEEDS=10000, and a cut at every byte'
 	@echo 'make bench   speed as ratios to raw baselines'
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -49,6 +51,10 @@ unit: .venv/.ready
 
 fuzz: .venv/.fuzz
 	$(BIN)/python -m fuzz --runs $(RUNS) $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
+simulate: .venv/.ready
+	$(BIN)/python -m rlm_wire.testing.simulation --seeds $(SEEDS)
+	RLM_WIRE_EVERY_BYTE=1 $(BIN)/pytest -q tests/simulation/test_every_cut.py
 
 bench: .venv/.ready
 	$(BIN)/python -m bench $(ARGS)

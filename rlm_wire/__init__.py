@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlm_wire.broker.calls import Call
     from rlm_wire.broker.incoming import IncomingCall
     from rlm_wire.broker.info import PeerInfo
+    from rlm_wire.broker.patience import Patience
     from rlm_wire.broker.peer import Peer
     from rlm_wire.broker.scopes import Scopes, current_scope
     from rlm_wire.broker.services import Service
@@ -47,6 +48,7 @@ __all__ = [
     "LaunchError",
     "Limits",
     "LocalProtocolError",
+    "Patience",
     "Peer",
     "PeerInfo",
     "ProtocolError",
@@ -69,6 +71,7 @@ _HOME = {
     "Call": "broker.calls",
     "IncomingCall": "broker.incoming",
     "Limits": "frames.limits",
+    "Patience": "broker.patience",
     "Peer": "broker.peer",
     "PeerInfo": "broker.info",
     "Request": "methods.base",

@@ -30,6 +30,7 @@ from rlm_wire.trio_thread import CallBase, Held, Job, PeerBase, TrioThread
 if TYPE_CHECKING:
     import ssl
 
+    from rlm_wire.broker.patience import Patience
     from rlm_wire.broker.services import Service
     from rlm_wire.frames.limits import Limits
     from rlm_wire.methods.base import Request, StreamRequest
@@ -52,6 +53,7 @@ async def connect(
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits | None = None,
     codec: str | None = None,
+    patience: Patience | None = None,
     trace: Trace | None = None,
 ) -> AsyncIterator[Peer]:
     """Open a session with the server at `url`, in a Trio thread that ends with the block.
@@ -60,7 +62,9 @@ async def connect(
     SessionLost. Cancellation: closes the stream, and waits for that.
     """
     thread = TrioThread(
-        endpoints.connect(url, service, token, ssl_context=ssl_context, limits=limits, codec=codec, trace=trace)
+        endpoints.connect(
+            url, service, token, ssl_context=ssl_context, limits=limits, codec=codec, patience=patience, trace=trace
+        )
     )
     thread.start()
     try:

@@ -29,6 +29,7 @@ from rlm_wire.trio_thread import CallBase, Held, Job, PeerBase, TrioThread
 if TYPE_CHECKING:
     import ssl
 
+    from rlm_wire.broker.patience import Patience
     from rlm_wire.broker.services import Service
     from rlm_wire.frames.limits import Limits
     from rlm_wire.methods.base import Request, StreamRequest
@@ -51,6 +52,7 @@ def connect(
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits | None = None,
     codec: str | None = None,
+    patience: Patience | None = None,
     trace: Trace | None = None,
 ) -> Iterator[Peer]:
     """Open a session with the server at `url`, in a Trio thread that ends with the block.
@@ -59,7 +61,9 @@ def connect(
     SessionLost.
     """
     thread = TrioThread(
-        endpoints.connect(url, service, token, ssl_context=ssl_context, limits=limits, codec=codec, trace=trace)
+        endpoints.connect(
+            url, service, token, ssl_context=ssl_context, limits=limits, codec=codec, patience=patience, trace=trace
+        )
     )
     try:
         thread.start()

@@ -64,7 +64,11 @@ class CallError(WireError):
 
 
 class SessionLost(WireError):
-    """The session with the peer has ended. `fate` says what became of this call."""
+    """The session with the peer has ended. `fate` says what became of this call.
+
+    `not_sent`: it has not left whole, so it cannot have run. `executed`: its handler has run, at least in part, for it
+    sent items or took some. `maybe_executed`: anything else.
+    """
 
     code: Code = "unavailable"
 
@@ -89,9 +93,16 @@ class LaunchError(TransportError):
 
 
 class HandshakeError(WireError):
-    """The peers could not agree: no common version or codec, silence, or not this protocol at all."""
+    """The peers could not agree: no common version or codec, silence, or not this protocol at all.
+
+    `refused` is True if one side has decided so, False if another attempt may fare better.
+    """
 
     code: Code = "failed_precondition"
+
+    def __init__(self, message: str, *, refused: bool = True) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class AuthenticationError(HandshakeError):

@@ -27,7 +27,7 @@ import trio
 from rlm_wire.broker.calls import Call
 from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.info import PeerInfo
-from rlm_wire.broker.peer import CLOSED_HERE, Peer
+from rlm_wire.broker.peer import CLOSED_HERE, Peer, State
 from rlm_wire.errors import Fate, SessionLost
 
 T = TypeVar("T")
@@ -247,6 +247,11 @@ class PeerBase:
     def closed(self) -> bool:
         """True when the session has ended, by a Goodbye or by loss."""
         return self._peer.closed
+
+    @property
+    def state(self) -> State:
+        """Whether there is a connection. Calls can be made without one: they wait for it."""
+        return self._peer.state
 
 
 class CallBase(Generic[Result, Received, Sent]):

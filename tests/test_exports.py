@@ -19,6 +19,7 @@ NAMES = [
     "LaunchError",
     "Limits",
     "LocalProtocolError",
+    "Patience",
     "Peer",
     "PeerInfo",
     "ProtocolError",

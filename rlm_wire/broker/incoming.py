@@ -53,7 +53,7 @@ class IncomingCall(Generic[Sent, Received]):
     @property
     def state(self) -> Any:
         """What the service's lifespan yielded for this session."""
-        return self.peer.state
+        return self.peer.lifespan_state
 
     @contextmanager
     def stoppable(self) -> Iterator[trio.CancelScope]:

@@ -6,38 +6,28 @@ that slept, finds its peer's frames waiting and must not take its own absence fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
-from rlm_wire.errors import SessionLost, TransportError
+from rlm_wire.broker.patience import Patience
+from rlm_wire.errors import TransportError
 
 if TYPE_CHECKING:
-    from rlm_wire.broker.peer import Peer
-
-IDLE: Final = 10.0
-"""Seconds without a byte from the peer after which it is asked for one."""
-
-SILENT_ROUNDS: Final = 3
-"""Rounds of IDLE without a byte after which the peer is dead."""
+    from rlm_wire.broker.line import Line
 
 
-async def keep_alive(peer: Peer) -> None:
-    """Ping when idle, and end the session of a peer that stays silent. Runs until the session has ended."""
+async def keep_alive(line: Line, patience: Patience) -> None:
+    """Ping when idle, until the peer has been silent for too long: raises TransportError, and ends in no other way.
+
+    Cancellation: at once.
+    """
     silent = 0
-    heard = peer.batches
-    while True:
-        with trio.move_on_after(IDLE):
-            await peer.wait_closed()
-            return
-        if peer.batches != heard:
-            heard, silent = peer.batches, 0
-            continue
-        silent += 1
-        if silent >= SILENT_ROUNDS:
-            peer.lose(TransportError(f"nothing was heard from the peer for {IDLE * SILENT_ROUNDS:.0f} s"))
-            return
-        try:
-            peer.send_ping(0)
-        except SessionLost:
-            return
+    heard = line.batches
+    while silent < patience.rounds:
+        if silent:
+            line.ping(0)
+        await trio.sleep(patience.idle)
+        silent = silent + 1 if line.batches == heard else 0
+        heard = line.batches
+    raise TransportError(f"nothing was heard from the peer for {patience.idle * patience.rounds:.0f} s")

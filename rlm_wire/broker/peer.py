@@ -1,33 +1,33 @@
-"""One session, seen from this side: calls out, calls in, and the tasks that serve them.
+"""One session, seen from this side: calls out, calls in, and what becomes of them. It outlives its links (`line`).
 
-The reader never writes and never waits for a handler: it decodes a batch of frames, hands each on, and lets the writer
-flush once at the end. Plain-function handlers run in it; others get tasks in a nursery of their own, which is ended
-before the Goodbye, so that nothing of a session outlives it.
+Frames arrive in batches, each handed on as a whole before anything is sent in answer.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Never, TypeVar
+from typing import Any, Final, Literal, Never, TypeVar
 
 import msgspec
 import trio
 
 from rlm_wire.broker.calls import DEADLINE_GRACE, Call
-from rlm_wire.broker.groups import one_error
-from rlm_wire.broker.incoming import IncomingCall, answer, to_call_error
+from rlm_wire.broker.handlers import Handlers
 from rlm_wire.broker.info import PeerInfo
 from rlm_wire.broker.items import ItemGate
-from rlm_wire.broker.keepalive import keep_alive
+from rlm_wire.broker.line import Line
 from rlm_wire.broker.link import Link
+from rlm_wire.broker.patience import Patience
 from rlm_wire.broker.scopes import current_scope
-from rlm_wire.broker.services import Registration, Service
-from rlm_wire.broker.writer import BACKLOG, ENOUGH, FLOODED, Writer
-from rlm_wire.errors import CallError, RemoteProtocolError, SessionLost, TransportError, WireError
+from rlm_wire.broker.services import Service
+from rlm_wire.broker.writer import BACKLOG, ENOUGH
+from rlm_wire.errors import CallError, SessionLost, TransportError, WireError
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
-from rlm_wire.frames.schema import NO_ITEMS, Cancel, Close, Fail, Pong, Reply
+from rlm_wire.frames.framing import ReceiveBuffer
+from rlm_wire.frames.schema import NO_ITEMS, Cancel, Close, Fail, Goodbye, Pong, Reply
 from rlm_wire.frames.schema import Call as CallFrame
 from rlm_wire.methods.base import Request, RequestTypes, StreamRequest, request_types
 
@@ -39,50 +39,59 @@ CLOSE_GRACE: Final = 5.0
 """Seconds for the last frames and the Goodbye to leave when a session is closed."""
 
 CLOSED_HERE: Final = "the session was closed here"
+ENDED_THERE: Final = "the peer ended the session"
+
+State = Literal["connected", "reconnecting", "closed"]
+"""Of a session: `reconnecting` is also what its server calls it while it waits for the client to come back."""
 
 
 class Peer:
     """The other side of a session. Use it from the Trio run that opened it, from as many tasks as you like."""
 
-    def __init__(self, connection: Connection, link: Link, service: Service, info: PeerInfo) -> None:
+    def __init__(
+        self, connection: Connection, service: Service, info: PeerInfo, description: str, *, resumable: bool = False
+    ) -> None:
         self.info = info
         self.service = service
-        self.state: Any = None
-        self.batches = 0
+        self.lifespan_state: Any = None
+        """What the service's lifespan yielded: `call.state` in handlers."""
+        self.interruption = ""
+        """Why there is no connection, while `state` is `reconnecting`; for people."""
+        self._description = description
+        self._resumable = resumable
         self._connection = connection
-        self._link = link
-        self._writer = Writer(connection, link)
+        self._line = Line(connection, self._handle)
+        self._writer = self._line.writer
+        self._queue_limit = min(BACKLOG, connection.limits.replay)
         self._calls: dict[int, Call[Any, Any, Any]] = {}
-        self._incoming: dict[int, IncomingCall[Any, Any]] = {}
-        self.ready = trio.Event()
-        """Set when calls may come."""
-        self._machinery = trio.CancelScope(shield=True)
-        self._handlers = trio.CancelScope()
-        self._nursery: trio.Nursery | None = None
-        self._handlers_ended = trio.Event()
+        self.handlers = Handlers(self)
+        self._incoming = self.handlers.open
         self._many_at_once = False
         self._closing = False
-        self._ended: Ended | None = None
-        self._closed = trio.Event()
+        self._state: State = "connected"
+        self._state_changed = trio.Event()
         self._error: SessionLost | None = None
         self._pongs: dict[int, trio.Event] = {}
         self._in_batch = False
         self._dispatch: dict[type, Callable[[Any], None]] = {
-            CallFrame: self._on_call, Reply: self._on_reply, Fail: self._on_fail, ItemReceived: self._on_item,
-            Close: self._on_close, Cancel: self._on_cancel, CreditReceived: self._on_credit, Pong: self._on_pong,
-            Ended: self._on_ended,
+            CallFrame: self.handlers.receive_call, Reply: self._on_reply, Fail: self._on_fail,
+            ItemReceived: self._on_item, Close: self._on_close, Cancel: self._on_cancel,
+            CreditReceived: self._on_credit, Pong: self._on_pong, Ended: self._on_ended,
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<Peer {self.info.software!r} at {self._link.description}>"
+        return f"<Peer {self.info.software!r} at {self._description}, {self._state}>"
 
     async def call(self, request: Request[Result], *, timeout: float | None = None) -> Result:
         """Make a call and wait for its result; items of a stream request are not sent at all.
 
         `timeout` in seconds travels as the deadline of the handler. Raises CallError if the call failed (also
-        `deadline_exceeded`), SessionLost if the session is or gets lost. Cancellation: the work is cancelled at the
-        peer, and this waits, shielded and bounded by STOP_GRACE, until it has stopped.
+        `deadline_exceeded`), SessionLost if the session is or gets lost. While there is no connection it waits; so it
+        does while more bytes are queued than the `replay` limit. Cancellation: the work is cancelled at the peer, and
+        this waits, shielded and bounded by STOP_GRACE, until it has stopped.
         """
+        if self._connection.queued > self._queue_limit:
+            await self._wait_to_call(timeout)
         flags = NO_ITEMS if isinstance(request, StreamRequest) else 0
         return await self._finish(self._start(request, timeout, flags), timeout)
 
@@ -100,6 +109,8 @@ class Peer:
 
     async def call_encoded(self, method: str, params: Any, *, scope: str | None) -> msgspec.Raw:
         """Make a call whose params are encoded already, and return its result encoded; else as `call`. For relays."""
+        if self._connection.queued > self._queue_limit:
+            await self._wait_to_call(None)
         call: Call[msgspec.Raw, Never, Never] = self._begin(
             method, params, RequestTypes(msgspec.Raw), scope=scope, deadline=None, flags=NO_ITEMS
         )
@@ -114,12 +125,20 @@ class Peer:
         Raises like `call`. Cancellation: likewise.
         """
         await trio.lowlevel.checkpoint()
+        if self._connection.queued > self._queue_limit:
+            await self._wait_to_call(timeout)
         call: Call[Result, Received, Sent] = self._start(request, timeout, 0)
         try:
             yield call
         finally:
             await call.wait_stopped("its caller left")
             self._calls.pop(call.id, None)
+
+    async def _wait_to_call(self, timeout: float | None) -> None:
+        with trio.move_on_after(math.inf if timeout is None else timeout):
+            await self.wait_room()
+            return
+        raise CallError("deadline_exceeded", f"the call could not be queued within {timeout} s")
 
     async def ping(self) -> float:
         """Round trip to the peer's reader in seconds. Raises SessionLost. Cancellation: harmless."""
@@ -136,11 +155,34 @@ class Peer:
 
     async def wait_closed(self) -> None:
         """Wait until the session has ended, by a Goodbye or by loss."""
-        await self._closed.wait()
+        await self.wait_state("closed")
 
     @property
     def closed(self) -> bool:
-        return self._closed.is_set()
+        """True when the session has ended."""
+        return self._state == "closed"
+
+    @property
+    def state(self) -> State:
+        """Whether there is a connection. Calls can be made without one: they wait for it."""
+        return self._state
+
+    async def wait_state(self, *states: State) -> State:
+        """Wait until the state is one of `states`, and return it. Cancellation: harmless."""
+        await trio.lowlevel.checkpoint()
+        while self._state not in states:
+            await self._state_changed.wait()
+        return self._state
+
+    def _set_state(self, state: State) -> None:
+        self._state = state
+        self._state_changed.set()
+        self._state_changed = trio.Event()
+
+    @property
+    def queued(self) -> int:
+        """Bytes that wait for the peer."""
+        return self._connection.queued
 
     def decode(self, value: Any, type_: Any, what: str) -> Any:
         return self._connection.codec.decode_value(value, type_, what)
@@ -149,8 +191,8 @@ class Peer:
         return ItemGate(call_id, self._connection, self._writer)
 
     async def wait_room(self) -> None:
-        """Wait while far more is queued than the peer takes."""
-        while self._connection.queued > BACKLOG and not self._connection.ended:
+        """Wait while far more is queued than the peer takes, or than may be kept for one that is away."""
+        while self._connection.queued > self._queue_limit and not self._connection.ended and not self.closed:
             await self._writer.wait_room()
 
     def send_item(self, call_id: int, item: Any) -> None:
@@ -187,44 +229,61 @@ class Peer:
 
     def send_ping(self, token: int) -> None:
         self._check_open()
-        self._connection.ping(token)
-        self._flush()
+        self._line.ping(token)
 
     def lose(self, error: WireError) -> None:
-        """The session is over: every open call fails, every handler is cancelled."""
-        if self._closed.is_set():
+        """The session is over: every open call fails, every handler is cancelled. A peer that still listens is told."""
+        if self.closed:
             return
-        message = self._explain(error)
+        message = CLOSED_HERE if self._closing else str(error)  # the peer hung up on our Goodbye, as it should
+        fates = self._connection.fates()
         self._error = SessionLost(message)
-        self._closed.set()
-        unsent = self._connection.unsent_calls()
+        self._set_state("closed")
         for call_id, call in self._calls.items():
-            call.lose(SessionLost(message, fate="not_sent" if call_id in unsent else "maybe_executed"))
+            call.lose(SessionLost(message, fate=fates.get(call_id, "maybe_executed")))
         self._calls.clear()
         for pong in self._pongs.values():
             pong.set()
         self._writer.close()
-        self._handlers.cancel(message)
+        self._line.leave(None if self._connection.ended else Goodbye(error.code, "the session was given up"))
+        self.handlers.cancel(message)
 
-    async def read(self) -> None:
-        """The reader: runs until the session has ended."""
-        connection, link = self._connection, self._link
-        try:
-            self._handle(connection.process())  # what came right behind the handshake
-            while self._ended is None:
-                count = await link.receive_into(connection.writable())
-                self.batches += 1
-                if count:
-                    self._handle(connection.received(count))
-                else:
-                    self._ended = connection.end_of_stream()
-            error = self._ended.error
-        except (TransportError, trio.ClosedResourceError) as broken:
-            error = broken if isinstance(broken, TransportError) else TransportError("the stream is closed")
-        if isinstance(error, RemoteProtocolError):
-            with trio.move_on_after(CLOSE_GRACE):
-                await self._writer.drain()  # the peer should hear why
-        self.lose(error or SessionLost("the peer ended the session"))
+    async def run_link(self, link: Link, patience: Patience | None) -> None:
+        """Go on over `link` until it ends. Afterwards the session is closed, or waits for `resume` and another link.
+
+        Shielded; `lose` and `leave_link` end it. Without `patience` a silent peer is not taken for dead.
+        """
+        if self.closed:
+            return
+        self._set_state("connected")
+        error = await self._line.run(link, patience)
+        if self.closed:
+            return
+        reason = _explain(error, link)
+        if self._resumable and self._line.ended is None and not self._closing:
+            self.interruption = reason
+            self._set_state("reconnecting")
+        else:
+            self.lose(SessionLost(reason))
+
+    def leave_link(self, farewell: Goodbye) -> None:
+        """End the link, if there is one: nothing more is taken from it. `farewell` is said if that needs no wait."""
+        self._line.leave(farewell)
+
+    def resume(self, received: int, buffer: ReceiveBuffer) -> None:
+        """Before a new link, whose handshake is over: the peer has `received` frames. Raises RemoteProtocolError."""
+        self._connection.resume(received, buffer)
+        for token in self._pongs:
+            self._connection.ping(token)
+
+    @property
+    def frames_received(self) -> int:
+        """What the peer is to be told when it is resumed."""
+        return self._connection.frames_received
+
+    def check_resume_untrusted(self, received: int) -> None:
+        """RemoteProtocolError unless the peer can have received so many frames."""
+        self._connection.check_resume_untrusted(received)
 
     def _handle(self, events: list[Event]) -> None:
         """Hand on one batch."""
@@ -236,91 +295,21 @@ class Peer:
         self._in_batch = False
         self._writer.flush()
 
-    async def write(self) -> None:
-        """The writer: runs until the stream breaks or it is cancelled."""
-        try:
-            await self._writer.run()
-        except (TransportError, trio.ClosedResourceError) as broken:
-            self.lose(broken if isinstance(broken, TransportError) else TransportError("the stream is closed"))
+    # ---------------------------------------------------------------- its ending
 
-    async def run(self, keepalive: bool) -> None:
-        """All tasks of the session, until `stop`.
-
-        Shielded: when the session's user is cancelled, its calls still wait for the peer's word on them, and the
-        Goodbye must leave.
-        """
-        with self._machinery, one_error():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.write)
-                await self.ready.wait()
-                nursery.start_soon(self.read)
-                if keepalive:
-                    nursery.start_soon(keep_alive, self)
-                await self._run_handlers()
-
-    def stop(self) -> None:
-        """End the session's tasks."""
-        self._machinery.cancel()
-
-    async def _run_handlers(self) -> None:
-        try:
-            with self._handlers, one_error():
-                async with trio.open_nursery() as self._nursery:
-                    await trio.sleep_forever()
-        finally:
-            self._handlers_ended.set()
-
-    async def end_handlers(self) -> None:
-        """Cancel the handlers and wait, shielded, until they have ended."""
-        self._handlers.cancel("the session is ending")
-        with trio.CancelScope(shield=True):
-            await self._handlers_ended.wait()
+    @property
+    def ready(self) -> trio.Event:
+        """Set when calls may come."""
+        return self._line.ready
 
     async def say_goodbye(self) -> None:
-        """Send what is queued, and the Goodbye; shielded, and at most CLOSE_GRACE."""
+        """Send what is queued, and the Goodbye, if there is a connection; shielded, and at most CLOSE_GRACE."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_GRACE):
             self._closing = True
             self._connection.goodbye()
-            if not self._closed.is_set():
+            if not self.closed:
                 await self._writer.drain()
         self.lose(SessionLost(CLOSED_HERE))
-
-    def _on_call(self, frame: CallFrame) -> None:
-        registration = self.service.find(frame.method)
-        if registration is None:
-            name = frame.method[:200]
-            self.fail(frame.id, CallError("unimplemented", f"there is no method {name!r} here"))
-            return
-        if self._handlers.cancel_called:
-            self.fail(frame.id, CallError("unavailable", "the session is closing", retryable=True))
-            return
-        if self._connection.queued > FLOODED:
-            busy = f"{self._connection.queued} bytes wait for this peer to read them"
-            self.fail(frame.id, CallError("resource_exhausted", busy, retryable=True))
-            return
-        try:
-            request = self.decode(frame.params, registration.request, f"params of {frame.method}")
-        except CallError as error:
-            self.fail(frame.id, error)
-            return
-        if registration.is_async:
-            call: IncomingCall[Any, Any] = IncomingCall(self, frame, registration)
-            self._incoming[frame.id] = call
-            assert self._nursery is not None
-            self._nursery.start_soon(call.run, request, name=frame.method)
-            return
-        arguments = (request, IncomingCall(self, frame, registration)) if registration.takes_call else (request,)
-        call_id = frame.id
-        del frame  # its bytes may be many, and the answer needs room
-        self._run_now(call_id, registration, arguments)
-
-    def _run_now(self, call_id: int, registration: Registration, arguments: tuple[Any, ...]) -> None:
-        try:
-            result = registration.function(*arguments)
-        except Exception as error:  # noqa: BLE001 - the boundary: whatever a handler raises becomes an answer
-            self.fail(call_id, to_call_error(error, registration.method))
-        else:
-            answer(self, call_id, registration, result)
 
     def _on_reply(self, frame: Reply) -> None:
         call = self._calls.pop(frame.id, None)
@@ -358,7 +347,8 @@ class Peer:
             pong.set()
 
     def _on_ended(self, event: Ended) -> None:
-        self._ended = event
+        self._line.ended = event
+        self._error = SessionLost(str(event.error or ENDED_THERE))  # for calls made until the link's tasks have ended
 
     def _start(self, request: Request[Any], timeout: float | None, flags: int) -> Call[Any, Any, Any]:
         cls = type(request)
@@ -375,15 +365,6 @@ class Peer:
         self._flush()
         return call
 
-    def _explain(self, error: WireError) -> str:
-        if self._closing:
-            return CLOSED_HERE  # the peer hung up on our Goodbye, as it should
-        message = str(error)
-        if isinstance(error, TransportError):
-            message = f"the connection to {self._link.description} broke: {message}"
-        why = self._link.diagnose()
-        return f"{message} ({why})" if why else message
-
     def _check_open(self) -> None:
         if self._error is not None:
             raise SessionLost(str(self._error), fate="not_sent")
@@ -396,3 +377,14 @@ class Peer:
             self._writer.wake()  # others are about to send too: let their frames leave together
         else:
             self._writer.flush()
+
+
+def _explain(error: WireError | None, link: Link) -> str:
+    """Why `link` ended, with what it knows of that itself."""
+    if error is None:
+        return ENDED_THERE
+    message = (
+        f"the connection to {link.description} broke: {error}" if isinstance(error, TransportError) else str(error)
+    )
+    why = link.diagnose()
+    return f"{message} ({why})" if why else message

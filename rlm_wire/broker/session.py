@@ -10,31 +10,44 @@ import trio
 from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.info import PeerInfo
 from rlm_wire.broker.link import Link
+from rlm_wire.broker.patience import Patience
 from rlm_wire.broker.peer import Peer
 from rlm_wire.broker.services import Service
 from rlm_wire.frames.connection import Connection
 
 
 @asynccontextmanager
+async def open_session(peer: Peer) -> AsyncIterator[None]:
+    """Answer calls while the body runs; `peer.run_link` must be running too.
+
+    Leaving ends every handler, then says Goodbye. The body is not cancelled when the session is lost: its calls fail.
+    Whatever the body raises is raised as it is.
+    """
+    with one_error():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(peer.handlers.run)
+            try:
+                async with peer.service.lifespan(peer) as peer.lifespan_state:
+                    peer.ready.set()
+                    try:
+                        yield
+                    finally:
+                        await peer.handlers.end()
+            finally:
+                await peer.say_goodbye()
+
+
+@asynccontextmanager
 async def open_peer(
     connection: Connection, link: Link, service: Service, info: PeerInfo, *, keepalive: bool = True
 ) -> AsyncIterator[Peer]:
-    """Run a session over `link` while the body runs. Leaving ends every handler, then says Goodbye.
+    """Run a session that ends with its one `link` while the body runs; else as `open_session`.
 
     Without `keepalive` a silent peer is not taken for dead: for one whose death shows in other ways.
-    The body is not cancelled when the session is lost: its calls fail. Whatever the body raises is raised as it is.
     """
-    peer = Peer(connection, link, service, info)
+    peer = Peer(connection, service, info, link.description)
     with one_error():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.run, keepalive)
-            try:
-                async with service.lifespan(peer) as peer.state:
-                    peer.ready.set()
-                    try:
-                        yield peer
-                    finally:
-                        await peer.end_handlers()
-            finally:
-                await peer.say_goodbye()
-                peer.stop()
+            nursery.start_soon(peer.run_link, link, Patience() if keepalive else None)
+            async with open_session(peer):
+                yield peer

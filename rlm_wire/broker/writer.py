@@ -3,11 +3,13 @@
 Frames queue in the Connection. Two ways lead out: `flush` sends at once what the stream takes without waiting (no task
 switch: this keeps a lone call short), and the writer task sends what had to wait or what `wake` asked for (many frames
 queued in one round of the scheduler leave in one send). Neither tears a frame: what was not taken is kept in order, and
-a caller never waits for the stream, so no caller's cancellation can interrupt it.
+a caller never waits for the stream, so no caller's cancellation can interrupt it. Between two links nothing is sent:
+frames stay queued, and what was on its way is the Connection's to send again.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -15,6 +17,8 @@ import trio
 from rlm_wire.broker.link import Buffer, Link
 from rlm_wire.errors import TransportError
 from rlm_wire.frames.connection import Connection
+from rlm_wire.frames.limits import HEADER_SIZE
+from rlm_wire.frames.schema import Goodbye
 
 BURST: Final = 512 * 1024
 """Bytes sent before other tasks get their turn: more makes small calls beside a stream wait, less slows the stream."""
@@ -35,11 +39,11 @@ _JOIN_LIMIT: Final = 64 * 1024
 
 
 class Writer:
-    """Owns the sending side of `link` for `connection`. `run` must be running for anything to be guaranteed."""
+    """Owns the sending side of one link after another. `run` must be running for anything to be guaranteed."""
 
-    def __init__(self, connection: Connection, link: Link) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._link = link
+        self._link: Link | None = None
         self._unsent: list[Buffer] = []
         self._sleeper: trio.lowlevel.Task | None = None
         self._awake = False
@@ -50,14 +54,15 @@ class Writer:
 
     def flush(self) -> None:
         """Send now what the stream takes without waiting; the writer task does the rest."""
-        if self._sending or self._unsent:
-            return  # the task is at it and will find what is queued
+        link = self._link
+        if link is None or self._sending or self._unsent:
+            return  # the task is at it, or will be, and will find what is queued
         pieces = self._connection.data_to_send(BURST)
         if not pieces:
             return
         pieces, size = _join(pieces)
         try:
-            sent = self._link.send_nowait(pieces)
+            sent = link.send_nowait(pieces)
         except (TransportError, trio.ClosedResourceError) as error:
             self._error = _as_transport_error(error)
             self.wake()
@@ -75,21 +80,26 @@ class Writer:
             self._sleeper = None
             self._awake = True
 
+    def use(self, link: Link) -> None:
+        """From now on send over `link`; `run` must follow."""
+        self._link, self._unsent, self._error = link, [], None
+        self._sending, self._awake = False, True
+
     async def run(self) -> None:
-        """Send until cancelled. Raises TransportError if the stream breaks.
+        """Send until cancelled, or until the link is left. Raises TransportError if the stream breaks.
 
         Cancellation: the stream may hold half a frame; it must not be used again.
         """
-        self._awake = True
+        link = self._link
         try:
-            while True:
+            while link is not None and self._link is link:
                 if self._error is not None:
                     raise self._error
                 pieces, self._unsent = self._unsent or self._connection.data_to_send(BURST), []
                 if pieces:
                     pieces, size = _join(pieces)
                     self._sending = True
-                    await self._link.send(pieces)
+                    await link.send(pieces)
                     self._sending = False
                     del pieces  # asleep, this task would keep the last large message
                     self._make_room()
@@ -101,15 +111,24 @@ class Writer:
                     self._sleeper = trio.lowlevel.current_task()
                     await trio.lowlevel.wait_task_rescheduled(self._stop_sleeping)
         finally:
+            self._link = None
             self._awake = False
             self._idle.unpark_all()
+
+    def leave(self, farewell: Goodbye | None) -> None:
+        """Send nothing more over the link, but `farewell` if it can go out whole and at once."""
+        link, self._link = self._link, None
+        if link is not None and farewell is not None and not self._sending and not self._unsent:
+            body = self._connection.codec.encode(farewell)
+            with suppress(TransportError, trio.ClosedResourceError):
+                link.send_nowait([len(body).to_bytes(HEADER_SIZE, "big") + body])
 
     def _stop_sleeping(self, _: object) -> trio.lowlevel.Abort:
         self._sleeper = None
         return trio.lowlevel.Abort.SUCCEEDED
 
     async def drain(self) -> None:
-        """Wait until everything that may be sent has been taken by the stream."""
+        """Wait until everything that may be sent has been taken by the stream, or there is none any more."""
         self.wake()
         if self._awake:
             await self._idle.park()

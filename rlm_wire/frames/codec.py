@@ -14,7 +14,7 @@ import msgspec
 
 from rlm_wire.errors import CallError, RemoteProtocolError
 from rlm_wire.frames import nesting
-from rlm_wire.frames.limits import SLICE_SIZE
+from rlm_wire.frames.limits import MESSAGE_TEXT_LIMIT, SLICE_SIZE
 from rlm_wire.frames.schema import Frame, HandshakeFrame, Part
 
 Buffer = bytes | bytearray | memoryview
@@ -76,6 +76,11 @@ class Codec:
 def describe(error: Exception) -> str:
     """One bounded line about an encoding error, safe to send: never contains a lone surrogate."""
     return str(error).encode("ascii", "backslashreplace").decode()[:500] or type(error).__name__
+
+
+def sendable_text(text: str) -> str:
+    """Human text, fit to send: no lone surrogates, and not longer than it is useful."""
+    return text[:MESSAGE_TEXT_LIMIT].encode("utf-8", "backslashreplace").decode()
 
 
 def _msgpack_decoder(type_: Any) -> Any:

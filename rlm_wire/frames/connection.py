@@ -13,47 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rlm_wire.errors import CallError, LocalProtocolError, RemoteProtocolError, SessionLost, WireError
+from rlm_wire.errors import CallError, Fate, LocalProtocolError, RemoteProtocolError, SessionLost, WireError
 from rlm_wire.frames import limits as number
 from rlm_wire.frames.assembly import Assembly
-from rlm_wire.frames.codec import Buffer, Codec
-from rlm_wire.frames.credit import ReceiveWindow, SendWindow
+from rlm_wire.frames.codec import Buffer, Codec, sendable_text
+from rlm_wire.frames.credit import SendWindow
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
 from rlm_wire.frames.framing import ReceiveBuffer, readable
+from rlm_wire.frames.items import Items
 from rlm_wire.frames.limits import Limits
 from rlm_wire.frames.outbox import Outbox
 from rlm_wire.frames.replay import ReplayBuffer
-from rlm_wire.frames.schema import (
-    Ack,
-    Call,
-    Cancel,
-    Close,
-    Credit,
-    Fail,
-    Goodbye,
-    Item,
-    Part,
-    Ping,
-    Pong,
-    Reply,
-)
-from rlm_wire.frames.state import CallState, Step, next_call_state
-
-
-class _Items:
-    """State and windows of one call's items; made when the first item, close or cancel of the call appears."""
-
-    __slots__ = ("cancelled", "receive", "send", "sliced", "state")
-
-    def __init__(self, window: int) -> None:
-        self.state = CallState.OPEN
-        self.cancelled = False
-        self.sliced = 0  # bytes received in Parts and not consumed
-        self.send = SendWindow(window)
-        self.receive = ReceiveWindow(window)
-
-    def step(self, step: Step, call_id: int) -> None:
-        self.state = next_call_state(self.state, step, call_id)
+from rlm_wire.frames.schema import Ack, Call, Cancel, Close, Credit, Fail, Goodbye, Item, Part, Ping, Pong, Reply
+from rlm_wire.frames.state import Step, next_call_state
 
 
 class Connection:
@@ -70,7 +42,7 @@ class Connection:
         self._replay = ReplayBuffer(self.limits.replay)
         self._parts_to_send = SendWindow(self.limits.reassembly)
         self._outbox = Outbox(codec, self._replay, self._parts_to_send)
-        self._calls: dict[int, _Items | None] = {}  # ours and the peer's: parity keeps them apart
+        self._calls: dict[int, Items | None] = {}  # ours and the peer's: parity keeps them apart
         self._parity = 1 if client else 0
         self._next_id = 1 if client else 2
         self._open_here = 0
@@ -133,7 +105,7 @@ class Connection:
     def fail(self, call_id: int, error: CallError) -> None:
         """End a call of the peer with `error`; long text is cut, data that cannot be sent is dropped."""
         self._check_open(call_id, ours=False)
-        text = _clean(error.message)
+        text = sendable_text(error.message)
         try:
             self._put(call_id, Fail(call_id, error.code, text, error.data, error.retryable))
         except CallError:
@@ -157,7 +129,7 @@ class Connection:
             return True
         items.step(Step.SEND_CANCEL, call_id)
         items.cancelled = True
-        self._put(call_id, Cancel(call_id, _clean(reason)))
+        self._put(call_id, Cancel(call_id, sendable_text(reason)))
         return False
 
     def consumed(self, call_id: int, item: ItemReceived) -> None:
@@ -179,7 +151,7 @@ class Connection:
     def goodbye(self, code: str = "", message: str = "") -> None:
         """Queue the end: it goes out behind everything queued before, and nothing may be sent after it."""
         if not self.ended:
-            self._outbox.put_last(self.codec.encode(Goodbye(code, _clean(message))))
+            self._outbox.put_last(self.codec.encode(Goodbye(code, sendable_text(message))))
             self.ended = True
 
     @property
@@ -196,10 +168,16 @@ class Connection:
         """Pieces to write next, in order, about `limit` bytes; empty if there is nothing that may be sent now."""
         return self._outbox.take(limit)
 
-    def unsent_calls(self) -> set[int]:
-        """Ids of our calls of which no byte has left this side."""
+    def fates(self) -> dict[int, Fate]:
+        """What became of each open call of ours, should the session be lost now. Spec §7.4."""
         frames = map(self.codec.decode_frame_untrusted, self._outbox.unsent())
-        return {frame.id for frame in frames if isinstance(frame, Call)}
+        unsent = {frame.id for frame in frames if isinstance(frame, Call)}
+        fates: dict[int, Fate] = {}
+        for call_id, items in self._calls.items():
+            if call_id & 1 == self._parity:
+                heard = items is not None and items.heard
+                fates[call_id] = "executed" if heard else "not_sent" if call_id in unsent else "maybe_executed"
+        return fates
 
     # ---------------------------------------------------------------- receiving
 
@@ -232,10 +210,32 @@ class Connection:
         return events
 
     def end_of_stream(self) -> Ended:
-        """The byte stream ended or broke without a Goodbye."""
+        """The byte stream ended or broke without a Goodbye: this is the end, unless `resume` follows."""
         torn = f" in the middle of a frame ({len(self._buffer)} bytes of it came)" if len(self._buffer) else ""
-        self.ended = True
         return Ended(SessionLost(f"the connection ended{torn}"))
+
+    # ----------------------------------------------------------------- resuming
+
+    @property
+    def frames_received(self) -> int:
+        """Numbered frames received so far: what the peer is told on a new stream."""
+        return self._received
+
+    def check_resume_untrusted(self, received: int) -> None:
+        """RemoteProtocolError unless the peer can have received so many numbered frames."""
+        self._replay.check_untrusted(received)
+
+    def resume(self, received: int, buffer: ReceiveBuffer) -> None:
+        """Go on over a new stream, whose bytes come through `buffer`, with a peer that has `received` frames.
+
+        What it lacks is sent again, ahead of anything new; half a frame of the old stream is forgotten, and its control
+        frames are void. RemoteProtocolError if the peer cannot have so many.
+        """
+        self._replay.acknowledge_untrusted(received)
+        self._outbox.resend(self._replay.unacknowledged())
+        self._buffer, buffer.frame_limit = buffer, self.limits.frame
+        self._acknowledged = self._received  # the handshake has said so
+        self._unacknowledged_bytes = 0
 
     # ------------------------------------------------------- one method a frame
 
@@ -259,13 +259,16 @@ class Connection:
         items = self._items(frame.id)
         items.step(Step.RECEIVE_ITEM, frame.id)
         items.receive.receive_untrusted(size, frame.id)
+        items.heard = True
         if sliced:
             items.sliced += size
         events.append(ItemReceived(frame.id, frame.value, size, sliced))
 
     def _on_close(self, frame: Close, size: int, events: list[Event]) -> None:
         if frame.id in self._calls:
-            self._items(frame.id).step(Step.RECEIVE_CLOSE, frame.id)
+            items = self._items(frame.id)
+            items.step(Step.RECEIVE_CLOSE, frame.id)
+            items.heard = True
             events.append(frame)
 
     def _on_end(self, frame: Reply | Fail, size: int, events: list[Event]) -> None:
@@ -286,7 +289,9 @@ class Connection:
         if frame.id == 0:
             self._parts_to_send.grant_untrusted(frame.bytes)
         elif frame.id in self._calls:
-            self._items(frame.id).send.grant_untrusted(frame.bytes)
+            items = self._items(frame.id)
+            items.send.grant_untrusted(frame.bytes)
+            items.heard = True
             events.append(CreditReceived(frame.id))
 
     def _on_part(self, frame: Part, size: int, events: list[Event]) -> None:
@@ -336,13 +341,13 @@ class Connection:
     def _put_control(self, frame: Any) -> None:
         self._outbox.put_control(self.codec.encode(frame))
 
-    def _items(self, call_id: int) -> _Items:
+    def _items(self, call_id: int) -> Items:
         try:
             items = self._calls[call_id]
         except KeyError:
             raise LocalProtocolError(f"call {call_id} is not open") from None
         if items is None:
-            items = self._calls[call_id] = _Items(self.limits.item_window)
+            items = self._calls[call_id] = Items(self.limits.item_window)
         return items
 
     def _check_open(self, call_id: int, *, ours: bool) -> None:
@@ -384,8 +389,3 @@ class Connection:
 
 
 _UNNUMBERED = frozenset({Goodbye, Ping, Pong, Ack})
-
-
-def _clean(text: str) -> str:
-    """Human text, fit to send: no lone surrogates, and not longer than it is useful."""
-    return text[: number.MESSAGE_TEXT_LIMIT].encode("utf-8", "backslashreplace").decode()

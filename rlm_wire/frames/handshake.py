@@ -6,14 +6,19 @@
       Proof ─────────────────────────────▶
                      ◀──────────────────── Welcome
 
-Nonces and the session id are passed in; nothing here reads a clock, so the deadline is the caller's. A handshake never
-raises for what the peer does: `outcome` becomes an Established or a HandshakeError, and `data_to_send` holds what the
-peer should still hear. Frames are JSON until Welcome; bytes behind it stay in `buffer` for the Connection.
+A client that had a session may ask to resume it: Hello names it, and both prove, behind a Challenge in any case, that
+they know its secret (spec §7.3).
+
+Nonces, secrets and the session id are passed in; nothing here reads a clock, so the deadline is the caller's. A
+handshake never raises for what the peer does: `outcome` becomes an Established or a HandshakeError, and `data_to_send`
+holds what the peer should still hear. Frames are JSON until Welcome; bytes behind it stay in `buffer` for the
+Connection.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import msgspec
 
@@ -28,6 +33,7 @@ _LAST_WORDS: Final = 256
 """Bytes shown of the end of what a peer sent before it left."""
 
 VERSIONS: Final = [PROTOCOL_VERSION]
+MAC_SIZE: Final = 32
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -47,7 +53,11 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Established(msgspec.Struct, frozen=True):
-    """A handshake's good end: what both sides will use, and what the peer said of itself."""
+    """A handshake's good end: what both sides will use, and what the peer said of itself.
+
+    `limits` are the peer's. `secret` is what proves the session later. `received`: numbered frames of this session that
+    the peer has, 0 in a new one; `resumed` tells which it is.
+    """
 
     version: int
     codec: str
@@ -55,8 +65,43 @@ class Established(msgspec.Struct, frozen=True):
     features: list[str]
     software: str
     session: str
+    secret: bytes = b""
     received: int = 0
-    resume: Resume | None = None
+    resumed: bool = False
+
+    def __repr__(self) -> str:  # the secret must not reach a log
+        return f"Established({self.session!r}, {self.software!r}, {self.codec}, resumed={self.resumed})"
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """A client's wish to go on with the session that `established` began; the rest as in `Resume`."""
+
+    established: Established
+    received: int
+    attempt: int
+
+
+class Held(Protocol):
+    """A session that a server holds, as its handshakes see it. `limits` are those in force."""
+
+    @property
+    def secret(self) -> bytes: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def codec(self) -> str: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def take_over(self, resume: Resume) -> int:
+        """The client has proved the session: its old link is over, at once. Returns the frames received on it.
+
+        Raises RemoteProtocolError, and leaves all as it is, if `resume` cannot be right or comes too late.
+        """
+        ...
 
 
 class Handshake:
@@ -93,7 +138,7 @@ class Handshake:
                     self._state = next_link_state(self._state, frame)
                     self._take(frame, copy)
         except RemoteProtocolError as error:
-            self._refuse(HandshakeError(str(error)), error.code)
+            self._refuse(HandshakeError(str(error), refused=False), error.code)
 
     def end_of_stream(self) -> HandshakeError:
         """The error to raise when the stream ended before the outcome."""
@@ -103,7 +148,7 @@ class Handshake:
             what += f" and at last {bytes(seen[-_LAST_WORDS:])!r}"
         if not seen and not self._side.private:
             what += "; perhaps its port is for TLS (tls://), or for something else"
-        return HandshakeError(f"the peer closed the connection during the handshake, {what}")
+        return HandshakeError(f"the peer closed the connection during the handshake, {what}", refused=False)
 
     def _take(self, frame: HandshakeFrame, body: bytes) -> None:
         raise NotImplementedError
@@ -118,49 +163,62 @@ class Handshake:
         self._state = Link.REFUSED
         self._send(Goodbye(code or error.code, str(error)))
 
-    def _mac(self, role: bytes) -> bytes:
-        """Proof that `role` knows the token, for this handshake on this stream only (spec §3.3)."""
+    def _mac(self, role: bytes, key: bytes | None = None) -> bytes:
+        """Proof that `role` knows `key` (None: the token), for this handshake on this stream only (spec §3.3)."""
         import hmac  # here, for hashlib costs milliseconds that private streams need not pay
 
-        assert self._side.token is not None
+        key = self._side.token if key is None else key
+        assert key
         message = b"rlm-wire/1 " + role
         for part in (self._hello, self._challenge, self._side.channel_binding):
             message += len(part).to_bytes(4, "big") + part
-        return hmac.digest(self._side.token, message, "sha256")
+        return hmac.digest(key, message, "sha256")
 
-    def _is_proof(self, mac: bytes, role: bytes) -> bool:
+    def _is_proof(self, mac: bytes, role: bytes, key: bytes | None = None) -> bool:
         import hmac
 
-        return hmac.compare_digest(mac, self._mac(role))
+        return hmac.compare_digest(mac, self._mac(role, key))
 
 
 class ClientHandshake(Handshake):
     """The connecting side; `skip_banner` on stdio, where a login shell may speak first."""
 
-    def __init__(self, side: Side, *, skip_banner: bool = False, resume: Resume | None = None) -> None:
+    def __init__(self, side: Side, *, skip_banner: bool = False, resume: Resumption | None = None) -> None:
         super().__init__(side, Link.HELLO_SENT, skip_banner=skip_banner)
         self._agreement: Agreement | None = None
-        hello = Hello(VERSIONS, side.codecs, side.features, side.limits, side.nonce, side.software, resume)
+        self._before = resume.established if resume else None
+        wish = Resume(resume.established.session, resume.received, resume.attempt) if resume else None
+        hello = Hello(VERSIONS, side.codecs, side.features, side.limits, side.nonce, side.software, wish)
         self._hello = self._send(hello)
 
     def _take(self, frame: HandshakeFrame, body: bytes) -> None:
         if isinstance(frame, Challenge):
-            if not self._side.token:
-                return self._refuse(AuthenticationError("the server asks for a token: pass token=, or --token-file"))
-            self._agreement = frame.agreement
-            self._challenge = body
-            self._send(Proof(self._mac(b"client")))
+            self._take_challenge(frame, body)
         elif isinstance(frame, Welcome):
             self._take_welcome(frame)
         elif isinstance(frame, Goodbye):
             error = AuthenticationError if frame.code == "unauthenticated" else HandshakeError
             self.outcome = error(f"the server refused: {readable(frame.message or frame.code)}")
+
+    def _take_challenge(self, challenge: Challenge, body: bytes) -> None:
+        if not self._side.token and not (self._before and self._side.private):
+            return self._refuse(AuthenticationError("the server asks for a token: pass token=, or --token-file"))
+        self._agreement = challenge.agreement
+        self._challenge = body
+        mac = self._mac(b"client") if self._side.token else b""
+        self._send(Proof(mac, self._mac(b"resume", self._before.secret) if self._before else b""))
         return None
 
     def _take_welcome(self, welcome: Welcome) -> None:
+        before = self._before
         if self._challenge:
-            if not self._is_proof(welcome.mac, b"server"):
-                return self._refuse(AuthenticationError("the server does not know the token"))
+            role, key = (b"resumed", before.secret) if before else (b"server", None)
+            if not self._is_proof(welcome.mac, role, key):
+                return self._refuse(
+                    AuthenticationError(f"the server does not know the {'session' if key else 'token'}")
+                )
+        elif before:
+            return self._refuse(AuthenticationError("the server resumed a session without proof"))
         elif not self._side.private:
             return self._refuse(AuthenticationError("the server asked for no token on a stream that is not private"))
         agreement = self._agreement or welcome.agreement
@@ -172,6 +230,8 @@ class ClientHandshake(Handshake):
             )
         if problem := agreement.limits.problem():
             return self._refuse(HandshakeError(f"the server's {problem}"))
+        if before and not self._is_same(agreement, welcome, before):
+            return self._refuse(HandshakeError("the server resumed another session than it was asked for"))
         self.outcome = Established(
             agreement.version,
             agreement.codec,
@@ -179,17 +239,28 @@ class ClientHandshake(Handshake):
             agreement.features,
             agreement.software,
             welcome.session,
+            before.secret if before else self._mac(b"session") if self._challenge else welcome.secret,
             welcome.received,
+            before is not None,
         )
         return None
 
+    def _is_same(self, agreement: Agreement, welcome: Welcome, before: Established) -> bool:
+        ours = self._side.limits
+        now = (welcome.session, agreement.version, agreement.codec, ours.lowest(agreement.limits))
+        return now == (before.session, before.version, before.codec, ours.lowest(before.limits))
+
 
 class ServerHandshake(Handshake):
-    """The listening side; `session` is the id that a new session would get."""
+    """The listening side; `session` and `secret` are for a new session, `lookup` finds the one to resume, by its id."""
 
-    def __init__(self, side: Side, *, session: str) -> None:
+    def __init__(
+        self, side: Side, *, session: str, secret: bytes = b"", lookup: Callable[[str], Held | None] = lambda _: None
+    ) -> None:
         super().__init__(side, Link.EXPECTING_HELLO)
         self._session = session
+        self._secret = secret
+        self._lookup = lookup
         self._offer: Hello | None = None
         self._agreement: Agreement | None = None
 
@@ -197,10 +268,7 @@ class ServerHandshake(Handshake):
         if isinstance(frame, Hello):
             self._take_hello(frame, body)
         elif isinstance(frame, Proof):
-            if self._is_proof(frame.mac, b"client"):
-                self._welcome(mac=self._mac(b"server"), agreement=None)
-            else:
-                self._refuse(AuthenticationError("authentication failed"))
+            self._take_proof(frame)
         elif isinstance(frame, Goodbye):
             self.outcome = HandshakeError(f"the client left: {readable(frame.message or frame.code)}")
 
@@ -219,18 +287,45 @@ class ServerHandshake(Handshake):
         self._offer = hello
         self._hello = body
         self._agreement = Agreement(version, codec, side.features, side.limits, side.software)
-        if side.private:
+        if side.private and hello.resume is None:
             self._state = Link.OPEN
-            return self._welcome(mac=b"", agreement=self._agreement)
-        if not side.token:
+            return self._open(Welcome(self._session, 0, b"", self._agreement, self._secret), self._secret)
+        if not side.token and not side.private:
             return self._refuse(AuthenticationError("this server has no token and accepts private streams only"))
         self._challenge = self._send(Challenge(self._agreement, side.nonce))
         return None
 
-    def _welcome(self, *, mac: bytes, agreement: Agreement | None) -> None:
+    def _take_proof(self, proof: Proof) -> None:
+        """The token comes first: a stranger learns nothing of which sessions there are."""
+        assert self._offer is not None
+        resume = self._offer.resume
+        if len(proof.mac) != MAC_SIZE and (proof.mac or resume is None):
+            raise RemoteProtocolError(f"Proof refused: a MAC has {MAC_SIZE} bytes")
+        if not self._side.private and not self._is_proof(proof.mac, b"client"):
+            return self._refuse(AuthenticationError("authentication failed"))
+        if resume is None:
+            return self._open(Welcome(self._session, 0, self._mac(b"server")), self._mac(b"session"))
+        held = self._lookup(resume.session)
+        if held is None:
+            return self._refuse(HandshakeError("there is no such session, or not any more"), "not_found")
+        if not self._is_proof(proof.session_mac, b"resume", held.secret):
+            return self._refuse(AuthenticationError("authentication failed"))
+        if not self._agrees_with(held):
+            return self._refuse(HandshakeError("the session was agreed on other terms"), "failed_precondition")
+        received = held.take_over(resume)
+        welcome = Welcome(resume.session, received, self._mac(b"resumed", held.secret))
+        return self._open(welcome, held.secret, resume)
+
+    def _agrees_with(self, held: Held) -> bool:
         assert self._offer is not None
         assert self._agreement is not None
-        self._send(Welcome(self._session, 0, mac, agreement))
+        now = (self._agreement.version, self._agreement.codec, self._side.limits.lowest(self._offer.limits))
+        return now == (held.version, held.codec, held.limits)
+
+    def _open(self, welcome: Welcome, secret: bytes, resume: Resume | None = None) -> None:
+        assert self._offer is not None
+        assert self._agreement is not None
+        self._send(welcome)
         offer, chosen = self._offer, self._agreement
         self.outcome = Established(
             chosen.version,
@@ -238,6 +333,8 @@ class ServerHandshake(Handshake):
             offer.limits,
             offer.features,
             offer.software,
-            self._session,
-            resume=offer.resume,
+            welcome.session,
+            secret,
+            resume.received if resume else 0,
+            resume is not None,
         )

@@ -64,6 +64,10 @@ ACK_FRAMES: Final = 1024
 ACK_BYTES: Final = 2 * 1024 * 1024
 """An Ack is due after so many frames or bytes (or a whole sliced message): rare enough to cost nothing."""
 
+LEASE: Final = 60
+"""Seconds that a session is kept without a connection: a wireless link, a restarted proxy or `docker exec` is back
+within them, and what a lost client left running does not run on for long."""
+
 QUEUED_FRAMES_LIMIT: Final = 131_072
 """Small frames that may wait for a peer that sends and does not read: eight for each call it may have open, and more
 than this side can queue of its own accord."""
@@ -77,7 +81,10 @@ HIGHEST_ID: Final = 2**53 - 1
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one side accepts, in bytes (calls: in number). A map by name in the handshake; absent means the default."""
+    """What one side accepts, in bytes (calls: in number; lease: in seconds, 0 if a session ends with its connection).
+
+    A map by name in the handshake; absent means the default.
+    """
 
     frame: int = FRAME_LIMIT
     message: int = MESSAGE_LIMIT
@@ -85,6 +92,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     replay: int = REPLAY_LIMIT
     reassembly: int = REASSEMBLY_LIMIT
     item_window: int = ITEM_WINDOW
+    lease: int = LEASE
 
     def lowest(self, other: Limits) -> Limits:
         """The limits in force between two sides: each the lower of both."""
@@ -100,4 +108,6 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
             return f"limits replay and reassembly must cover one message of {self.message}"
         if self.calls < 1 or self.item_window < 1:
             return "limits calls and item_window must be positive"
+        if self.lease < 0:
+            return "limit lease must not be negative"
         return None

@@ -175,10 +175,10 @@ class Outbox:
         return len(self._small) + len(self._control)
 
     def unsent(self) -> list[bytes]:
-        """Bodies of which no byte has left."""
-        return [*self._small, *(bulk.body for lane in self._bulk.values() for bulk in lane if not bulk.offset)]
+        """Bodies that have not left whole: the peer can do nothing with them."""
+        return [*self._small, *(bulk.body for lane in self._bulk.values() for bulk in lane)]
 
     def resend(self, pieces: list[Buffer]) -> None:
-        """On a new link: these go first, before anything new; control frames of the old link are void."""
+        """On a new link: these go first, before anything new. What was left of the old link's is void."""
         self._control.clear()
-        self._resend.extend(pieces)
+        self._resend = deque(pieces)

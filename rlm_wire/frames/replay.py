@@ -30,12 +30,16 @@ class ReplayBuffer:
 
     def acknowledge_untrusted(self, received: int) -> None:
         """The peer has `received` frames in all. RemoteProtocolError if it cannot have, or had more before."""
-        if not self.acknowledged <= received <= self.sent:
-            raise RemoteProtocolError(f"Ack of {received} frames: {self.sent} sent, {self.acknowledged} acknowledged")
+        self.check_untrusted(received)
         while self.acknowledged < received:
             size, _ = self._frames.popleft()
             self.size -= size
             self.acknowledged += 1
+
+    def check_untrusted(self, received: int) -> None:
+        """RemoteProtocolError unless the peer can have `received` frames in all."""
+        if not self.acknowledged <= received <= self.sent:
+            raise RemoteProtocolError(f"Ack of {received} frames: {self.sent} sent, {self.acknowledged} acknowledged")
 
     def unacknowledged(self) -> list[Buffer]:
         """The pieces of every frame to resend, in order."""

@@ -30,10 +30,12 @@ NO_ITEMS: Final = 1
 
 
 class Resume(msgspec.Struct, array_like=True, frozen=True):
-    """In Hello: the session to go on with, and how many of its numbered frames this side has received."""
+    """In Hello: the session to go on with, how many of its numbered frames this side has received, and a count of the
+    client's attempts to resume it, so that one that was held up on the way cannot displace a later one."""
 
     session: str
     received: Count
+    attempt: Count = 0
 
 
 class Agreement(msgspec.Struct, array_like=True, frozen=True):
@@ -59,25 +61,31 @@ class Hello(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Challenge(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """Server asks for proof of the token."""
+    """Server asks for proof of the token, and of the session if it is to be resumed."""
 
     agreement: Agreement
     nonce: Nonce
 
 
 class Proof(msgspec.Struct, array_like=True, tag=3, frozen=True):
-    """Client's proof."""
+    """Client's proof of the token (empty where none is needed), and to resume, of the session's secret."""
 
-    mac: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    mac: Annotated[bytes, Meta(max_length=32)]
+    session_mac: Annotated[bytes, Meta(max_length=32)] = b""
 
 
 class Welcome(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """Server opens the session; `mac` is its own proof after a Challenge, else empty and `agreement` is here."""
+    """Server opens or resumes the session.
+
+    `mac` is its own proof after a Challenge, else it is empty and `agreement` is here. `secret` is what a new session
+    without a token can be resumed by.
+    """
 
     session: str
     received: Count = 0
     mac: bytes = b""
     agreement: Agreement | None = None
+    secret: bytes = b""
 
 
 class Goodbye(msgspec.Struct, array_like=True, tag=5, frozen=True):

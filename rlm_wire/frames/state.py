@@ -47,7 +47,7 @@ LINK: Final = {
     (Link.EXPECTING_PROOF, "Proof"): Link.OPEN,
     (Link.EXPECTING_PROOF, "Goodbye"): Link.REFUSED,
 }
-"""A server that asks for no proof goes from EXPECTING_HELLO straight to OPEN: see `ServerHandshake`."""
+"""A server that needs no proof goes from EXPECTING_HELLO straight to OPEN: see `ServerHandshake`."""
 
 
 class CallState(enum.Enum):

@@ -101,6 +101,11 @@ class Transport(Protocol):
     use for an `ssl_context` refuses it with `TransportError`, because the caller believes to be encrypting.
     """
 
+    @property
+    def reconnects(self) -> bool:
+        """True if connecting to the same address again reaches the same server, so that sessions can be resumed."""
+        ...
+
     def connect(
         self, address: str, *, ssl_context: ssl.SSLContext | None = None
     ) -> AbstractAsyncContextManager[ByteStream]:

@@ -170,6 +170,8 @@ def _listeners() -> dict[str, MemoryListener]:
 class MemoryTransport:
     """Names are known within one `trio.run` only."""
 
+    reconnects = True
+
     @asynccontextmanager
     async def connect(self, address: str, *, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ByteStream]:
         refuse_ssl_context("memory", ssl_context)

@@ -29,6 +29,8 @@ NOT_INHERITED: Final = frozenset({"RLM_TOKEN"})
 class StdioTransport:
     """`echo_stderr=True` passes the command's stderr on to ours, without ever waiting for it."""
 
+    reconnects = False
+
     def __init__(self, *, echo_stderr: bool = False) -> None:
         self._echo_stderr = echo_stderr
 

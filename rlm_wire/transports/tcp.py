@@ -97,6 +97,8 @@ def _reason(error: OSError) -> str:
 class TcpTransport:
     """TCP without encryption: for loopback, tunnels and networks of one's own."""
 
+    reconnects = True
+
     @asynccontextmanager
     async def connect(self, address: str, *, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ByteStream]:
         refuse_ssl_context("tcp", ssl_context)

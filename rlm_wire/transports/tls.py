@@ -261,6 +261,8 @@ class TlsTransport:
     because then `channel_binding` lets the wire's handshake authenticate the certificate (see `certificates.py`).
     """
 
+    reconnects = True
+
     @asynccontextmanager
     async def connect(self, address: str, *, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ByteStream]:
         host, _ = split_address(address, scheme="tls")

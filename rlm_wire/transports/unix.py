@@ -25,6 +25,8 @@ OWNER_ONLY: Final = 0o600
 class UnixTransport:
     """A listener's socket file has mode 0600, replaces a file whose listener is dead, and is removed at the end."""
 
+    reconnects = True
+
     @asynccontextmanager
     async def connect(self, address: str, *, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ByteStream]:
         refuse_ssl_context("unix", ssl_context)

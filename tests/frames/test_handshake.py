@@ -114,7 +114,7 @@ def test_the_macs_are_what_the_specification_says() -> None:
             message += len(part).to_bytes(4, "big") + part
         return base64.b64encode(hmac.digest(TOKEN, message, "sha256")).decode()
 
-    assert json.loads(bodies(proof)[0]) == [3, mac(b"client")]
+    assert json.loads(bodies(proof)[0]) == [3, mac(b"client"), ""]
     assert frames(server)[0][3] == mac(b"server")
 
 

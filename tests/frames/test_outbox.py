@@ -179,13 +179,13 @@ def test_the_last_frame_does_not_wait_for_what_can_never_leave(replay: int, part
     assert out.size == 0
 
 
-def test_what_has_not_begun_is_known() -> None:
+def test_what_has_not_left_whole_is_known() -> None:
     out, _, _ = outbox()
     out.put(1, large(b"x", 200_000))
     out.put(3, large(b"y", 300_000))
     taken(out, SLICE_SIZE)
     out.put(5, b"small")
-    assert out.unsent() == [b"small", large(b"y", 300_000)]
+    assert out.unsent() == [b"small", large(b"x", 200_000), large(b"y", 300_000)]
 
 
 def test_dropping_all_leaves_whole_frames_only() -> None:

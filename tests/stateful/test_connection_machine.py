@@ -1,4 +1,4 @@
-"""Two Connections joined by a link that chops bytes at will, against a model that knows no bytes.
+"""Two Connections joined by a link that chops bytes at will, and is cut at will, against a model that knows no bytes.
 
 The model of a call is what the users of both sides did to it, in order. At any time what one side was told is a prefix
 of what the other did; once everything has been carried and consumed, it is all of it: exactly once, in order within a
@@ -20,6 +20,7 @@ from rlm_wire.errors import CallError
 from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
+from rlm_wire.frames.framing import ReceiveBuffer
 from rlm_wire.frames.limits import Limits
 from rlm_wire.frames.schema import Call, Cancel, Close, Fail, Reply
 
@@ -144,6 +145,15 @@ class ConnectionMachine(RuleBasedStateMachine):
     def carry_all(self, side: int) -> None:
         self.write(side, 1_000_000)
         self.deliver(side, len(self.links[side]))
+
+    @rule()
+    def cut(self) -> None:
+        """What is on the way is lost, half a frame that arrived too; both go on over a new link."""
+        for link in self.links:
+            link.clear()
+        received = [side.frames_received for side in self.sides]
+        for side in (0, 1):
+            self.sides[side].resume(received[1 - side], ReceiveBuffer(LIMITS.frame))
 
     # ----------------------------------------------------------------- what holds
 

@@ -15,14 +15,17 @@ from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.connection import Connection
 from rlm_wire.frames.events import CreditReceived, Ended, Event, ItemReceived
 from rlm_wire.frames.framing import ReceiveBuffer
-from rlm_wire.frames.handshake import ClientHandshake, Established, Handshake, ServerHandshake, Side
+from rlm_wire.frames.handshake import ClientHandshake, Established, Handshake, Resumption, ServerHandshake, Side
 from rlm_wire.frames.limits import PREFACE, Limits
-from rlm_wire.frames.schema import Goodbye
+from rlm_wire.frames.schema import Goodbye, Resume
 
 V1 = Path(__file__).parent / "v1"
 FILES = {path.relative_to(V1).with_suffix("").as_posix(): path for path in V1.glob("*/*.json")}
 CASES = sorted(FILES)
 CHUNKS = [1 << 30, 1]
+SECRET = b"s" * 32
+"""What the server gives a new session on a private stream."""
+
 LONG = 20_000
 """Vectors beyond this many bytes are fed 997 at a time instead of one."""
 
@@ -68,6 +71,7 @@ def handshake(vector: dict[str, Any], chunk: int, *, accept: bool) -> None:
     setup = dict(vector["setup"])
     skip_banner = setup.pop("skip_banner", False)
     session_id = setup.pop("session", "s")
+    resume, held = (setup.pop(key, None) for key in ("resume", "held"))
     for key in ("nonce", "channel_binding"):
         if key in setup:
             setup[key] = bytes.fromhex(setup[key])
@@ -76,9 +80,9 @@ def handshake(vector: dict[str, Any], chunk: int, *, accept: bool) -> None:
     side = Side(**setup)
     core: Handshake
     if vector["receiver"] == "client":
-        core = ClientHandshake(side, skip_banner=skip_banner)
+        core = ClientHandshake(side, skip_banner=skip_banner, resume=resume and resumption(resume))
     else:
-        core = ServerHandshake(side, session=session_id)
+        core = ServerHandshake(side, session=session_id, secret=SECRET, lookup=lambda name: held and Held(held, name))
     rest = feed_handshake(core, vector["bytes"], chunk)
     sends = b"".join(core.data_to_send())
     outcome = core.outcome
@@ -93,6 +97,27 @@ def handshake(vector: dict[str, Any], chunk: int, *, accept: bool) -> None:
         assert vector["says"] in str(outcome)
     _, code, message = json.loads(bodies(sends.removeprefix(PREFACE))[-1])
     assert (code, message) == (vector["error"], str(outcome))
+
+
+def resumption(setup: dict[str, Any]) -> Resumption:
+    begun = Established(1, "msgpack", Limits(), [], "s", setup["session"], bytes.fromhex(setup["secret"]))
+    return Resumption(begun, setup["received"], setup["attempt"])
+
+
+class Held:
+    """A session of the server."""
+
+    def __init__(self, setup: dict[str, Any], name: str) -> None:
+        assert name == setup["session"]
+        self.secret = bytes.fromhex(setup["secret"])
+        self.version = 1
+        self.codec = setup.get("codec", "msgpack")
+        self.limits = Limits()
+        self._received = setup["received"]
+
+    def take_over(self, resume: Resume) -> int:
+        received: int = self._received
+        return received
 
 
 def feed_handshake(core: Handshake, data: bytes, chunk: int) -> bytes:
