@@ -224,7 +224,7 @@ class Session:
             expected = _bytes_of_whole_messages(self._stream, self._codec.name) - self.conduct.not_consumed()
             assert self.conduct.granted == expected, f"Parts: {self.conduct.granted} bytes granted, not {expected}"
         if not self._core.ended:
-            assert self._core.unsent_calls() <= {call.id for call in self.conduct.calls.values() if call.ours}
+            assert self._core.fates().keys() <= {call.id for call in self.conduct.calls.values() if call.ours}
             self.transcript.append(_kept(self._core.end_of_stream()))
 
     def _check_nothing_is_stuck(self) -> None:

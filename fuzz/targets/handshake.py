@@ -6,6 +6,7 @@ The peer here answers what our side has sent, so that it can also be right. Whet
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 from typing import Any, Final
@@ -16,10 +17,10 @@ from fuzz.choices import WHOLE, Choices, chunk_sizes
 from fuzz.programs import damaged, frame_body
 from fuzz.reach import Reach
 from fuzz.rejections import check_listed
-from rlm_wire.errors import HandshakeError
+from rlm_wire.errors import HandshakeError, RemoteProtocolError
 from rlm_wire.frames.codec import codec_named
 from rlm_wire.frames.connection import Connection
-from rlm_wire.frames.handshake import ClientHandshake, Established, Handshake, ServerHandshake, Side
+from rlm_wire.frames.handshake import ClientHandshake, Established, Handshake, Resumption, ServerHandshake, Side
 from rlm_wire.frames.limits import HANDSHAKE_FRAME_LIMIT, HEADER_SIZE, PREFACE, Limits
 from rlm_wire.frames.schema import Agreement, Challenge, Goodbye, Hello, Proof, Resume, Welcome
 
@@ -30,12 +31,15 @@ REACH: Final = Reach(
         "Handshake.end_of_stream",
         "ClientHandshake._take_welcome",
         "ServerHandshake._take_hello",
-        "ServerHandshake._welcome",
+        "ServerHandshake._take_proof",
+        "ServerHandshake._open",
         "decode_handshake_untrusted",
         "next_link_state",
     ),
     marks=(
         *(f"{role} {end}" for role in ("client", "server") for end in ("open private", "open by token", "refused")),
+        "client resumed",
+        "server resumed",
         "banner",
         "frames behind Welcome",
         "no outcome",
@@ -44,7 +48,22 @@ REACH: Final = Reach(
 
 _TOKEN: Final = bytes.fromhex("f3a94c0be17d25d86612")
 _NONCE: Final = bytes(range(32))
+_SECRET: Final = bytes.fromhex("9be2c05f7714a8d3")
+_BEFORE: Final = Established(1, "msgpack", Limits(), [], "theirs/1", "earlier", _SECRET)
+"""The session that either side may ask to resume."""
+
 _TAGS: Final = {1: "Hello", 2: "Challenge", 3: "Proof", 4: "Welcome", 5: "Goodbye"}
+
+
+class _Held:
+    """That session at a server."""
+
+    secret, version, codec, limits = _SECRET, 1, "msgpack", Limits()
+
+    def take_over(self, resume: Resume) -> int:
+        if resume.received > 100:
+            raise RemoteProtocolError("Ack of more frames than were sent")
+        return 5
 
 
 class _Talk:
@@ -62,10 +81,10 @@ class _Talk:
         )
         self.ours: Handshake
         if self.client:
-            resume = Resume("earlier", 7) if mode & 64 else None
+            resume = Resumption(_BEFORE, 7, 1) if mode & 64 else None
             self.ours = ClientHandshake(self.side, skip_banner=bool(mode & 16), resume=resume)
         else:
-            self.ours = ServerHandshake(self.side, session="session")
+            self.ours = ServerHandshake(self.side, session="session", secret=_SECRET, lookup={"earlier": _Held()}.get)
         self.sent = b"".join(self.ours.data_to_send())
         self.heard = b""
         self._sizes = chunk_sizes(seed)
@@ -146,27 +165,31 @@ def _right_frame(talk: _Talk, choices: Choices) -> Any:
             resume = Resume("earlier", 3) if choices.flag() else None
             return Hello([1], ["json", "msgpack"], ["y"], _limits(choices), _NONCE[::-1], "theirs/1", resume)
         hello, challenge = talk.frame("Hello", ours=False), talk.frame("Challenge", ours=True)
-        return Proof(_proof(choices, b"client", hello, challenge, binding))
-    if talk.side.private and choices.byte() < 192:
+        token_mac = _proof(choices, _TOKEN, b"client", hello, challenge, binding)
+        return Proof(token_mac, _proof(choices, _SECRET, b"resume", hello, challenge, binding))
+    hello, challenge = talk.frame("Hello", ours=True), talk.frame("Challenge", ours=False)
+    resuming = b'"earlier"' in hello
+    if talk.side.private and choices.byte() < (16 if resuming else 192):
         return Welcome("session", 0, b"", agreement)
-    challenge = talk.frame("Challenge", ours=False)
     if not challenge:
         return Challenge(agreement, _NONCE[::-1])
-    return Welcome("session", 0, _proof(choices, b"server", talk.frame("Hello", ours=True), challenge, binding), None)
+    if resuming:
+        return Welcome("earlier", 3, _proof(choices, _SECRET, b"resumed", hello, challenge, binding))
+    return Welcome("session", 0, _proof(choices, _TOKEN, b"server", hello, challenge, binding))
 
 
-def _proof(choices: Choices, role: bytes, *parts: bytes) -> bytes:
-    """The right HMAC, or what somebody without the token may have: the other side's, another stream's, a guess."""
-    right = _mac(_TOKEN, role, *parts)
+def _proof(choices: Choices, key: bytes, role: bytes, *parts: bytes) -> bytes:
+    """The right HMAC, or what somebody without the key may have: the other side's, another stream's, a guess."""
+    right = _mac(key, role, *parts)
     how = choices.byte()
     if how < 192:
         return right
-    other_role = b"server" if role == b"client" else b"client"
+    other_role = {b"client": b"server", b"server": b"client", b"resume": b"resumed", b"resumed": b"resume"}[role]
     return choices.pick(
         (
-            _mac(_TOKEN, other_role, *parts),
-            _mac(_TOKEN, role, *parts[:2], b"another certificate"),
-            _mac(_TOKEN, role, parts[0], b"[2]", *parts[2:]),
+            _mac(key, other_role, *parts),
+            _mac(key, role, *parts[:2], b"another certificate"),
+            _mac(key, role, parts[0], b"[2]", *parts[2:]),
             _mac(b"guessed", role, *parts),
             bytes((right[0] ^ (how & 63 or 1),)) + right[1:],
             choices.take(32).ljust(32, b"\0"),
@@ -196,18 +219,20 @@ def _check(talk: _Talk) -> None:
     outcome = talk.ours.outcome
     role = "client" if talk.client else "server"
     assert _TOKEN not in talk.sent, "the token was sent"
+    assert talk.side.private or base64.b64encode(_SECRET) not in talk.sent, "the secret was sent to a stranger"
     kinds = [_kind(body) for body in _bodies(talk.sent)]
     assert all(kind in _TAGS.values() for kind in kinds)
     if isinstance(outcome, Established):
-        proved = _is_proved(talk)
-        assert proved or talk.side.private, "open without a proof"
+        proved = _is_proved(talk, resumed=outcome.resumed)
+        assert proved or (talk.side.private and not outcome.resumed), "open without a proof"
+        assert not outcome.resumed or outcome.session == "earlier"
         assert not (talk.client and talk.frame("Challenge", ours=False)) or proved, (
             "a challenge, and open without proof"
         )
         assert outcome.codec in ("msgpack", "json")
         assert outcome.limits.problem() is None
         assert "Goodbye" not in kinds
-        REACH.mark(f"{role} open by token" if proved else f"{role} open private")
+        REACH.mark(f"{role} " + ("resumed" if outcome.resumed else "open by token" if proved else "open private"))
         REACH.mark_if(bool(talk.ours.banner), "banner")
         _go_on(talk, outcome)
     elif outcome is not None:
@@ -219,16 +244,23 @@ def _check(talk: _Talk) -> None:
         REACH.mark("no outcome")
 
 
-def _is_proved(talk: _Talk) -> bool:
-    """Did the peer send the HMAC that only who knows the token can make, over these two Hellos?"""
+def _is_proved(talk: _Talk, *, resumed: bool) -> bool:
+    """Did the peer send the HMACs that only who knows the token, and the session, can make, over these two Hellos?"""
     binding = talk.side.channel_binding
     hello = talk.frame("Hello", ours=talk.client)
     challenge = talk.frame("Challenge", ours=not talk.client)
     answer = talk.frame("Welcome" if talk.client else "Proof", ours=False)
-    if not (talk.side.token and hello and challenge and answer):
+    if not (hello and challenge and answer):
         return False
-    mac = msgspec.json.decode(answer, type=Welcome if talk.client else Proof).mac
-    return bool(mac == _mac(_TOKEN, b"server" if talk.client else b"client", hello, challenge, binding))
+    parts = (hello, challenge, binding)
+    if talk.client:
+        mac = msgspec.json.decode(answer, type=Welcome).mac
+        return bool(mac == (_mac(_SECRET, b"resumed", *parts) if resumed else _mac(_TOKEN, b"server", *parts)))
+    proof = msgspec.json.decode(answer, type=Proof)
+    by_token = bool(talk.side.token) and proof.mac == _mac(_TOKEN, b"client", *parts)
+    if not resumed:
+        return by_token
+    return (by_token or talk.side.private) and proof.session_mac == _mac(_SECRET, b"resume", *parts)
 
 
 def _mac(token: bytes, role: bytes, *parts: bytes) -> bytes:
