@@ -58,7 +58,7 @@ _TAGS: Final = {1: "Hello", 2: "Challenge", 3: "Proof", 4: "Welcome", 5: "Goodby
 class _Held:
     """That session at a server."""
 
-    secret, version, codec, limits = _SECRET, 1, "msgpack", Limits()
+    secret, version, codec, limits = _SECRET, 1, "json", Limits()
 
     def take_over(self, resume: Resume) -> int:
         if resume.received > 100:
