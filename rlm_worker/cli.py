@@ -31,6 +31,9 @@ examples:
       with a certificate made on the spot: the token proves both sides, so the client needs no authority
   rlm-worker serve --unix /run/rlm.sock
       for processes of the same user; needs no token
+  rlm-worker attach --unix /run/rlm.sock
+      leads from stdin and stdout to that worker: a harness outside uses
+      `relay:docker exec -i box rlm-worker attach --unix /run/rlm.sock`, and runs it again when it breaks
   rlm-worker serve --stdio
       for a program that starts it and speaks the protocol through its stdin and stdout
   rlm-worker doctor
@@ -109,6 +112,13 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--client-ca", metavar="PATH", help="TLS: only clients with a certificate of this authority")
     serve.add_argument("--verbose", action="store_true", help="say more on stderr")
     serve.set_defaults(run=_serve)
+    attach = commands.add_parser(
+        "attach",
+        help="lead from stdin and stdout to a worker at a Unix socket",
+        description="Carry bytes between stdin and stdout and the Unix socket of a worker, until either has closed.",
+    )
+    attach.add_argument("--unix", metavar="PATH", required=True, help="the socket of `rlm-worker serve --unix PATH`")
+    attach.set_defaults(run=_attach, verbose=False)
     doctor = commands.add_parser(
         "doctor",
         help="look over this machine",
@@ -129,6 +139,15 @@ def _parser() -> argparse.ArgumentParser:
             help=f"how processes are contained: {', '.join(TIERS)} (default: RLM_CONTAINMENT, or the best there is)",
         )
     return parser
+
+
+def _attach(options: argparse.Namespace) -> int:
+    import trio
+
+    from rlm_worker.attach import attach
+
+    trio.run(attach, str(Path(options.unix).absolute()))
+    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

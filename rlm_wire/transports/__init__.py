@@ -12,7 +12,7 @@ __all__ = ["Buffer", "ByteStream", "Listener", "Transport", "transport_for"]
 
 ENTRY_POINTS: Final = "rlm_wire.transports"
 
-_BUILT_IN: Final = ("stdio", "tcp", "tls", "unix", "memory")
+_BUILT_IN: Final = ("stdio", "relay", "tcp", "tls", "unix", "memory")
 """Modules of this package, each with a `transport`. Looked up first, so that no installed package can replace one."""
 
 

@@ -30,6 +30,7 @@ class StdioTransport:
     """`echo_stderr=True` passes the command's stderr on to ours, without ever waiting for it."""
 
     reconnects = False
+    scheme = "stdio"
 
     def __init__(self, *, echo_stderr: bool = False) -> None:
         self._echo_stderr = echo_stderr
@@ -37,10 +38,11 @@ class StdioTransport:
     @asynccontextmanager
     async def connect(self, address: str, *, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ByteStream]:
         """Leaving closes the command's stdin, and ends it if it does not end by itself (`ChildStream.aclose`)."""
-        refuse_ssl_context("stdio", ssl_context)
-        argv = _split(address)
+        url = f"{self.scheme}:{address}"
+        refuse_ssl_context(self.scheme, ssl_context)
+        argv = _split(url, address)
         environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
-        stream = await start_child(argv, f"stdio:{address}", environment=environment, echo_stderr=self._echo_stderr)
+        stream = await start_child(argv, url, environment=environment, echo_stderr=self._echo_stderr)
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -90,13 +92,13 @@ class StdioListener(Listener):
         return stream
 
 
-def _split(command: str) -> list[str]:
+def _split(url: str, command: str) -> list[str]:
     try:
         argv = shlex.split(command)
     except ValueError as error:
-        raise LaunchError(f"stdio:{command}: {error}") from error
+        raise LaunchError(f"{url}: {error}") from error
     if not argv:
-        raise LaunchError("stdio: needs a command to start, such as `stdio:rlm-worker serve --stdio`")
+        raise LaunchError(f"{url} needs a command to start, such as `stdio:rlm-worker serve --stdio`")
     return argv
 
 

@@ -40,7 +40,7 @@ def test_a_url_is_split_into_transport_and_address(url: str, address: str) -> No
 
 @pytest.mark.parametrize("url", ["quic://127.0.0.1:1", "127.0.0.1", "", ":"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
-    with pytest.raises(TransportError, match=r"stdio:, tcp:, tls:, unix:$"):
+    with pytest.raises(TransportError, match=r"stdio:, relay:, tcp:, tls:, unix:$"):
         transport_for(url)
 
 
