@@ -21,6 +21,8 @@ from rlm_harness.events import (
     Cancelling,
     Event,
     Nudged,
+    Reconnected,
+    Reconnecting,
     Retrying,
     SessionEnded,
     SessionStarted,
@@ -134,6 +136,10 @@ class TerminalView:
                 return self._block(f"! {reason}; attempt {attempt} in {delay:.1f} s", "33")
             case Nudged(kind, _):
                 return self._block(f"! reminded the model ({kind.replace('_', ' ')})", "33")
+            case Reconnecting(reason):
+                return self._block(f"! no connection to the worker, trying again: {reason}", "33")
+            case Reconnected():
+                return self._block("! connected to the worker again", "33")
             case Cancelling():
                 return self._block("! cancelling the turn; Ctrl-C again leaves at once", "33")
             case ToolStarted():

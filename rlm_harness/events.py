@@ -112,6 +112,16 @@ class Cancelling(_Event, frozen=True):
     """The first Ctrl-C was taken: the turn is being cancelled, in order; a second one leaves at once."""
 
 
+class Reconnecting(_Event, frozen=True):
+    """There is no connection to the worker; what runs there goes on, and calls wait until there is one again."""
+
+    reason: str
+
+
+class Reconnected(_Event, frozen=True):
+    """The connection is back, and nothing was lost."""
+
+
 class SessionEnded(_Event, frozen=True):
     """`stop` is `answered`, `max_turns`, `length`, `empty`, `cancelled`, `refused` or `error`.
 
@@ -148,6 +158,8 @@ Event: TypeAlias = (
     | ToolFinished
     | Nudged
     | Cancelling
+    | Reconnecting
+    | Reconnected
     | SessionEnded
     | Verdict
 )

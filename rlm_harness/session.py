@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from rlm_harness.agent import Agent
+from rlm_harness.connection import connection_told
 from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted
 from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
 from rlm_harness.model.interface import Model, ModelError
@@ -137,7 +138,7 @@ async def run_task(
         await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
         await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
         with interrupts.connected(workspace.abandon):
-            async with workspace.agent(ledger=ledger) as tools:
+            async with connection_told(workspace.peer, emit), workspace.agent(ledger=ledger) as tools:
                 surroundings = Surroundings(info.cwd, info.platform, info.python)
                 agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
                 stop, answer, message = await _prompt(agent, task.text, interrupts)

@@ -9,6 +9,8 @@ from rlm_harness.events import (
     AssistantReplied,
     Cancelling,
     Nudged,
+    Reconnected,
+    Reconnecting,
     Retrying,
     SessionEnded,
     SessionStarted,
@@ -35,6 +37,8 @@ EVERY = [
     ToolFinished("c", "bash", "timed_out", "too long", "too long", 300.0),
     Nudged("plan_reply", "go on"),
     Cancelling(),
+    Reconnecting("the connection to unix:/run/rlm.sock broke"),
+    Reconnected(),
     SessionEnded("answered", "done", 2, Usage(20, 6), 3.2, "/l/messages.jsonl", notices=["pid 7 runs on"]),
     Verdict(True, ["tests: 9 passed"]),
 ]
@@ -65,6 +69,8 @@ def test_a_session_reads_like_this():
         "✗ bash timed out in 300.0 s\n"
         "! reminded the model (plan reply)\n"
         "! cancelling the turn; Ctrl-C again leaves at once\n"
+        "! no connection to the worker, trying again: the connection to unix:/run/rlm.sock broke\n"
+        "! connected to the worker again\n"
         "\n── answered · 2 turns · 3.2 s · 26 tokens\n"
         "ledger: /l/messages.jsonl\n"
         "! pid 7 runs on\n"

@@ -1,0 +1,61 @@
+"""A link that is left: nothing more is taken from it, whatever had arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+from frames.joined import encoded, pair
+
+from rlm_wire.broker.info import PeerInfo
+from rlm_wire.broker.link import Buffer
+from rlm_wire.broker.peer import Peer
+from rlm_wire.broker.services import Service
+from rlm_wire.frames.limits import Limits
+from rlm_wire.frames.schema import Call, Goodbye
+
+TAKEN_OVER = Goodbye("unavailable", "another")
+
+
+class LateLink:
+    """Brings a Call in the very moment in which the session leaves it."""
+
+    description = "late:"
+    private = True
+    channel_binding = b""
+
+    def __init__(self) -> None:
+        self.peer: Peer | None = None
+        self.sent = b""
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        assert self.peer is not None
+        data = encoded(Call(1, "late.call", None))
+        buffer[: len(data)] = data
+        self.peer.leave_link(TAKEN_OVER)
+        return len(data)
+
+    async def send(self, data: Sequence[Buffer]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.sent += b"".join(data)
+
+    def send_nowait(self, data: Sequence[Buffer]) -> int:
+        self.sent += b"".join(data)
+        return sum(map(len, data))
+
+    def diagnose(self) -> str:
+        return ""
+
+
+async def test_what_arrives_when_the_link_is_left_does_not_count() -> None:
+    """[R-7.3.8] Its sender will be told that it did not arrive, and sends it again."""
+    _, core = pair()
+    link: Any = LateLink()
+    link.peer = peer = Peer(core, Service(), PeerInfo("x", 1, "msgpack", [], Limits(), ""), "late:", resumable=True)
+    peer.ready.set()
+    await peer.run_link(link, None)
+    assert peer.state == "reconnecting"
+    assert peer.frames_received == 0
+    assert link.sent == encoded(TAKEN_OVER)
