@@ -116,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         "attach",
         help="lead from stdin and stdout to a worker at a Unix socket",
         description="Carry bytes between stdin and stdout and the Unix socket of a worker, until either has closed.",
+        epilog="Exit codes: 0 either end has closed, 2 a mistake in what was asked for, or nobody listens there.",
     )
     attach.add_argument("--unix", metavar="PATH", required=True, help="the socket of `rlm-worker serve --unix PATH`")
     attach.set_defaults(run=_attach, verbose=False)

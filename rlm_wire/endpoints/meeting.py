@@ -65,7 +65,7 @@ class Way(msgspec.Struct, frozen=True):
 def limits_over(transport: Transport, limits: Limits | None) -> Limits:
     """The limits to state over `transport`: where no second connection leads to the same peer, there is no lease."""
     limits = limits or Limits()
-    return limits if transport.reconnects else msgspec.structs.replace(limits, lease=0)
+    return limits if getattr(transport, "reconnects", False) else msgspec.structs.replace(limits, lease=0)
 
 
 class Ours(msgspec.Struct, frozen=True):

@@ -99,12 +99,10 @@ class Transport(Protocol):
 
     `address` is the URL without the scheme, its colon and the two slashes, if there are any. A transport that has no
     use for an `ssl_context` refuses it with `TransportError`, because the caller believes to be encrypting.
-    """
 
-    @property
-    def reconnects(self) -> bool:
-        """True if connecting to the same address again reaches the same server, so that sessions can be resumed."""
-        ...
+    A transport whose attribute `reconnects` is True says that connecting to the same address again reaches the same
+    server, so that sessions can be resumed. Without it they end with their connection.
+    """
 
     def connect(
         self, address: str, *, ssl_context: ssl.SSLContext | None = None
