@@ -92,7 +92,7 @@ class _Client:
     def __init__(self, way: Way, ours: Ours) -> None:
         self._way = way
         self._ours = ours
-        self._peer: Peer | None = None
+        self._opened: tuple[Peer, Established] | None = None
         self._attempts = 0
         self._trying = trio.CancelScope()
 
@@ -102,14 +102,17 @@ class _Client:
             with trio.CancelScope() as hurry:
                 async with self._way.connect() as stream:
                     agreed = await self._agree(stream, None)
-                    peer = self._peer = new_peer(agreed, self._ours, stream, client=True)
+                    peer = new_peer(agreed, self._ours, stream, client=True)
+                    self._opened = peer, agreed.established
                     task_status.started(peer)
                     await self._run_link(peer, stream, hurry)
+            assert self._opened is not None
+            peer, established = self._opened
             while not peer.closed:
-                await self._reconnect(peer, agreed.established)
+                await self._reconnect(peer, established)
         finally:
-            if self._peer is not None:
-                self._peer.lose(SessionLost(CLOSED_HERE))
+            if self._opened is not None:
+                self._opened[0].lose(SessionLost(CLOSED_HERE))
 
     def stop(self) -> None:
         """The session is closed: do not reconnect any more."""
