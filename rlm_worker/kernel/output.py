@@ -7,9 +7,11 @@ two cells, from background tasks, threads and commands left running, opens the n
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import os
+import termios
 from typing import Final
 
 import trio
@@ -55,6 +57,7 @@ class OutputPipe:
 
     def attach(self, capture: Capture) -> list[str]:
         """A cell begins: from here on, output goes to `capture`, after what came since the last cell. Gives notices."""
+        self._collect()
         self._capture = capture
         if not self._between:
             return []
@@ -64,6 +67,15 @@ class OutputPipe:
         self._between.clear()
         self._dropped = 0
         return [notice]
+
+    def _collect(self) -> None:
+        """Take what the pipe holds at this moment, which nobody has been woken for yet: it came before the cell."""
+        pending = array.array("i", [0])
+        fcntl.ioctl(self.descriptor, termios.FIONREAD, pending)
+        left = pending[0]
+        while left > 0 and (data := os.read(self.descriptor, min(left, READ_SIZE))):
+            self._take(data)
+            left -= len(data)
 
     def detach(self) -> None:
         """The cell has ended: take what it left in the pipe. Never waits, whoever else writes on."""

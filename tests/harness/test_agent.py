@@ -190,13 +190,13 @@ async def test_a_dead_kernel_is_told_by_a_message_of_its_own(tools, ledger, even
 
 
 async def test_a_cancelled_prompt_stops_its_tool_keeps_what_it_had_and_is_rolled_back(tools, ledger, events):
-    model = Replies(calls(("bash", '{"command": "echo up; sleep 1000"}')), Reply("hello again"))
+    model = Replies(calls(("bash", '{"command": "echo up; sleep 1000.25"}')), Reply("hello again"))
     agent = Agent(model, tools, ledger, events.emit, surroundings=SURROUNDINGS)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(agent.prompt, "go")
         await events.wait_for(ToolOutput)
         nursery.cancel_scope.cancel()
-    assert (await tools.bash("pgrep -f 'sleep 100[0]'")).exit_code == 1
+    assert (await tools.bash("pgrep -f 'sleep 1000.2[5]'")).exit_code == 1
     finished = events.of(ToolFinished)[0]
     assert (finished.status, finished.content) == ("cancelled", "up\n[the command was cancelled and stopped]")
     assert types(ledger)[4:] == ["ToolResult", "PromptRollback", "ContextWindow"]
