@@ -124,11 +124,12 @@ class Executor:
         asyncio.set_event_loop(self._loop)
 
     def _run_background(self) -> None:
+        """Run the loop until a cell comes; one turn if one has come, which shows whether a cell broke the loop."""
         self._set_loop()
-        if self._cells or self._stopping:  # whoever came before there was a loop to wake
-            return
         self._idle = True
         try:
+            if self._cells or self._stopping:  # they came before there was a loop to wake
+                self._loop.call_soon(self._loop.stop)
             self._loop.run_forever()
         except Exception as failure:  # noqa: BLE001  not a task's: the loop itself is of no use any more
             self._replace_loop(failure)
