@@ -57,6 +57,10 @@ ITEM_WINDOW: Final = 1024 * 1024
 ITEM_WINDOW_LIMIT: Final = 16 * 1024 * 1024
 """Largest receive window of one call: fills 1 Gbit/s at 130 ms."""
 
+CREDIT_BYTES: Final = 2 * 1024 * 1024
+"""Credit is due after so many consumed bytes, or half of the window if that is less: of a window that had to grow,
+nearly all is to be under way, not between half and all."""
+
 WINDOW_GROWTH_LIMIT: Final = 64 * 1024 * 1024
 """Bytes by which all item windows of one connection together may have grown."""
 

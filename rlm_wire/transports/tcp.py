@@ -19,6 +19,10 @@ UNACKNOWLEDGED_TIMEOUT: Final = 30_000
 """Milliseconds until the kernel gives up on a peer that acknowledges nothing (`TCP_USER_TIMEOUT`): as long as the wire
 waits for a pong. The kernel's own default is about a quarter of an hour."""
 
+UNSENT_LIMIT: Final = 256 * 1024
+"""Bytes that the kernel takes ahead of what the network carries (`TCP_NOTSENT_LOWAT`). Its own limit grows to megabytes
+beside a stream, and on a slow link they are seconds for which every small frame waits."""
+
 
 def split_address(address: str, *, scheme: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT` or `[IPV6]:PORT`. Raises `TransportError`."""
@@ -79,6 +83,8 @@ def _tuned(sock: socket.socket, description: str) -> SocketStream:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_TIMEOUT)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_LIMIT)
     return SocketStream(sock, description)
 
 

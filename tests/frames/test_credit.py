@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlm_wire.errors import RemoteProtocolError
 from rlm_wire.frames.credit import ReceiveWindow, SendWindow
-from rlm_wire.frames.limits import HIGHEST_ID, ITEM_WINDOW_LIMIT
+from rlm_wire.frames.limits import CREDIT_BYTES, HIGHEST_ID, ITEM_WINDOW_LIMIT
 
 
 def test_one_item_may_go_beyond_the_window_and_no_second() -> None:
@@ -29,6 +29,12 @@ def test_credit_comes_in_halves_of_the_window() -> None:
     assert window.consume(1, 0) == (50, 0)
 
 
+def test_credit_of_a_large_window_comes_before_half_of_it_is_used() -> None:
+    window = ReceiveWindow(ITEM_WINDOW_LIMIT)
+    window.receive_untrusted(CREDIT_BYTES, 1)
+    assert window.consume(CREDIT_BYTES, 0) == (CREDIT_BYTES, 0)
+
+
 def test_a_window_that_is_used_up_gets_credit_for_the_first_byte_consumed() -> None:
     """[R-6.3.4]"""
     window = ReceiveWindow(100)
@@ -44,6 +50,15 @@ def test_a_window_grows_for_a_reader_that_keeps_up_up_to_what_is_left() -> None:
     assert window.size == 200
     window.receive_untrusted(100, 1)
     assert window.consume(100, 7) == (107, 7)
+
+
+def test_a_window_grows_although_half_of_it_ends_within_a_batch_of_small_items() -> None:
+    window = ReceiveWindow(100)
+    window.receive_untrusted(30, 1)
+    assert window.consume(30, 1_000) == (0, 0)
+    window.receive_untrusted(20, 1)
+    window.receive_untrusted(20, 1)
+    assert window.consume(20, 1_000) == (150, 100)
 
 
 def test_a_window_does_not_grow_for_a_reader_that_lags() -> None:

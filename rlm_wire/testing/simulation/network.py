@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from rlm_wire.errors import TransportError
+from rlm_wire.testing.arrivals import ArrivalListener
 from rlm_wire.testing.faults import WrappedStream
 from rlm_wire.transports import Buffer, ByteStream, Listener
 from rlm_wire.transports.memory import memory_pair
@@ -53,7 +54,7 @@ class Network:
         """Ends of half-open connections: whoever simulates closes them in the end."""
         self._plan = plan
         self._private = private
-        self._listener: _Listener | None = None
+        self._listener: ArrivalListener | None = None
 
     @asynccontextmanager
     async def connect(self, address: str, *, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[ByteStream]:
@@ -65,7 +66,7 @@ class Network:
         ours.private = theirs.private = self._private
         stream = FatedStream(ours, fate, self)
         self.connections.append(stream)
-        self._listener.hand_over.send_nowait(theirs)
+        self._listener.hand_over(theirs)
         try:
             yield stream
         finally:
@@ -74,7 +75,7 @@ class Network:
     @asynccontextmanager
     async def listen(self, address: str, *, ssl_context: ssl.SSLContext | None = None) -> AsyncIterator[Listener]:
         await trio.lowlevel.checkpoint()
-        self._listener = _Listener(address)
+        self._listener = ArrivalListener(f"simulated:{address}")
         try:
             yield self._listener
         finally:
@@ -84,15 +85,6 @@ class Network:
         """End what was left half open."""
         for stream in self.held_open:
             await stream.aclose()
-
-
-class _Listener(Listener):
-    def __init__(self, address: str) -> None:
-        self.urls = [f"simulated:{address}"]
-        self.hand_over, self._incoming = trio.open_memory_channel[ByteStream](1000)
-
-    async def accept(self) -> ByteStream:
-        return await self._incoming.receive()
 
 
 class FatedStream(WrappedStream):
