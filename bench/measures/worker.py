@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from statistics import median
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
 import trio
 
+from bench.beside import in_turn, over, spawn_and_wait
 from bench.lab import Lab
 from bench.report import Row
 from rlm_harness.workspace import Workspace, local_worker_url
@@ -41,36 +41,18 @@ def _start(lab: Lab, socket: str) -> Row:
         start = perf_counter()
         subprocess.run([sys.executable, "-c", "import trio, msgspec"], check=True)
         imports.append(perf_counter() - start)
-    return _over("worker listens, over `import trio, msgspec`", "unix", worker, imports, at_most=150)
+    return over("worker listens, over `import trio, msgspec`", "unix", worker, imports, at_most=150)
 
 
 async def _tools(directory: str, rounds: int) -> list[Row]:
     """A command and a cell through harness and worker, each in turn with the same thing done here and now."""
     async with Workspace.connect(local_worker_url(), cwd=directory) as workspace, workspace.agent() as agent:
-        commands = await _in_turn(agent.bash, "true", _spawn_and_wait, rounds)
-        cells = await _in_turn(agent.ipython, "1+1", _cell_in_process(), rounds)
+        commands = await in_turn(agent.bash, "true", spawn_and_wait, rounds)
+        cells = await in_turn(agent.ipython, "1+1", _cell_in_process(), rounds)
     return [
-        _over('bash("true"), over spawning and waiting', "stdio", *commands, at_most=1.5),
-        _over('warm ipython("1+1"), over the cell in process', "stdio", *cells, at_most=1.5),
+        over('bash("true"), over spawning and waiting', "stdio", *commands, at_most=1.5),
+        over('warm ipython("1+1"), over the cell in process', "stdio", *cells, at_most=1.5),
     ]
-
-
-async def _in_turn(
-    tool: Callable[[str], Awaitable[object]], text: str, here: Callable[[], object], rounds: int
-) -> tuple[list[float], list[float]]:
-    ours, raw = [], []
-    for _ in range(rounds + 5):
-        start = perf_counter()
-        await tool(text)
-        ours.append(perf_counter() - start)
-        start = perf_counter()
-        here()
-        raw.append(perf_counter() - start)
-    return ours[5:], raw[5:]  # the first ones warm up
-
-
-def _spawn_and_wait() -> None:
-    subprocess.run(["bash", "-c", "true"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
 
 
 def _cell_in_process() -> Callable[[], object]:
@@ -84,10 +66,3 @@ def _cell_in_process() -> Callable[[], object]:
             shell.run_cell("1+1", store_history=True)
 
     return run
-
-
-def _over(quantity: str, subject: str, ours: list[float], raw: list[float], at_most: float) -> Row:
-    over = median(a - b for a, b in zip(ours, raw, strict=True)) * 1e3
-    return Row(
-        quantity, f"{subject}; {median(ours) * 1e3:.3g} against {median(raw) * 1e3:.3g} ms", over, "ms", at_most=at_most
-    )
