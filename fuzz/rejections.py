@@ -59,7 +59,7 @@ _LISTED: Final[dict[type[WireError], dict[str, str]]] = {
         r"the server asks for a token: ": "the client has none",
         r"the server does not know the token$": "a false server, or a man in the middle",
         r"the server asked for no token on a stream that is not private$": "a false server",
-        r"this server has no token and accepts private streams only$": "a server without a token",
+        r"this server has no token, so it takes only ": "a server without a token",
         r"the server does not know the session$": "a false server, or one with another secret",
         r"the server resumed a session without proof$": "a false server",
         r"authentication failed$": "a wrong token: no more is said",

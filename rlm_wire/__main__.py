@@ -16,6 +16,7 @@ examples:
   rlm-wire ping tcp://127.0.0.1:4711 --token-file token
       who answers there, what was agreed, and how long a round trip takes
   rlm-wire ping 'stdio:ssh build.example rlm-worker serve --stdio' --count 5
+  rlm-wire ping 'relay:docker exec -i box rlm-worker attach --unix /run/rlm.sock'
   rlm-wire ping unix:/run/user/1000/worker.sock --json
       the same as one JSON object, for programs; times in seconds
   rlm-wire schema > schema.json
@@ -57,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    ping.add_argument("url", metavar="URL", help="stdio:COMMAND, tcp://HOST:PORT, tls://HOST:PORT or unix:PATH")
+    ping.add_argument(
+        "url", metavar="URL", help="tcp://HOST:PORT, tls://HOST:PORT, unix:PATH, stdio:COMMAND or relay:COMMAND"
+    )
     token = ping.add_mutually_exclusive_group()
     token.add_argument("--token-file", metavar="PATH", help="a file with the shared token, instead of RLM_TOKEN")
     token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the shared token from")
@@ -89,7 +92,7 @@ def _schema() -> int:
 
 
 def _ping(options: argparse.Namespace) -> int:
-    from rlm_wire.errors import TransportError, WireError
+    from rlm_wire.errors import AuthenticationError, TransportError, WireError
     from rlm_wire.tokens import exposure, take_token
 
     try:
@@ -103,6 +106,8 @@ def _ping(options: argparse.Namespace) -> int:
 
     try:
         found = trio.run(_look, options.url, token, options.count)
+    except AuthenticationError as error:  # the server may not say more; what it had to compare is known here
+        return _complain(f"{error} (is our token the one it was started with?)" if token else error, 1)
     except WireError as error:
         return _complain(error, 1)
     _say(json.dumps(found) if options.json else _describe(found))
@@ -157,7 +162,7 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _complain(error: Exception, status: int) -> int:
+def _complain(error: Exception | str, status: int) -> int:
     sys.stderr.write(f"rlm-wire: {' '.join(str(error).split())}\n")
     return status
 

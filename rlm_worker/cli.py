@@ -50,8 +50,8 @@ _STRANGERS = (
 )
 
 _NO_TERMINAL = (
-    "--stdio speaks a protocol, for a program that starts the worker, and this is a terminal; to have it listen, use"
-    " --tcp, --tls or --unix"
+    "{} speaks a protocol, for a program that starts it, and this is a terminal; have that program start it without -t"
+    " (ssh, docker exec -i, kubectl exec -i), or have a worker listen: --tcp, --tls or --unix"
 )
 
 _ENDING = [signal.SIGTERM, signal.SIGINT]
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--stdio", action="store_true", help="speak through stdin and stdout, and end with them")
     where.add_argument("--tcp", metavar="HOST:PORT", help="listen; port 0 takes a free one")
     where.add_argument("--tls", metavar="HOST:PORT", help="listen, encrypted")
-    where.add_argument("--unix", metavar="PATH", help="listen at a Unix socket, for the same user; a token is ignored")
+    where.add_argument("--unix", metavar="PATH", help="listen at a Unix socket; only other users need a token")
     token = serve.add_mutually_exclusive_group()
     token.add_argument("--token-file", metavar="PATH", help="a file with the shared token, instead of RLM_TOKEN")
     token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the shared token from")
@@ -116,7 +116,8 @@ def _parser() -> argparse.ArgumentParser:
         "attach",
         help="lead from stdin and stdout to a worker at a Unix socket",
         description="Carry bytes between stdin and stdout and the Unix socket of a worker, until either has closed.",
-        epilog="Exit codes: 0 either end has closed, 2 a mistake in what was asked for, or nobody listens there.",
+        epilog="A harness outside uses `relay:ssh HOST rlm-worker attach --unix PATH` and runs it again when it breaks."
+        " Exit codes: 0 either end has closed, 2 a mistake in what was asked for, or nobody listens there.",
     )
     attach.add_argument("--unix", metavar="PATH", required=True, help="the socket of `rlm-worker serve --unix PATH`")
     attach.set_defaults(run=_attach, verbose=False)
@@ -143,12 +144,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _attach(options: argparse.Namespace) -> int:
+    _refuse_terminal("attach")
     import trio
 
     from rlm_worker.attach import attach
 
     trio.run(attach, str(Path(options.unix).absolute()))
     return 0
+
+
+def _refuse_terminal(what: str) -> None:
+    if os.isatty(0) or os.isatty(1):
+        raise _UserError(_NO_TERMINAL.format(what))
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -176,8 +183,8 @@ def _serve(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise _UserError(str(error)) from None
     environment.seal()
-    if options.stdio and (os.isatty(0) or os.isatty(1)):
-        raise _UserError(_NO_TERMINAL)
+    if options.stdio:
+        _refuse_terminal("--stdio")
     try:
         cwd = str(Path(options.cwd or "").absolute())
     except OSError as error:

@@ -79,7 +79,7 @@ def test_the_token_comes_from_a_file_or_a_descriptor(server: FacadeServer, tmp_p
 def test_a_wrong_token_is_one_line_without_the_token(server: FacadeServer) -> None:
     status, out, err = run("ping", server.url.result(), token=WRONG)
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert "authentication failed" in err
+    assert "authentication failed (is our token the one it was started with?)" in err
     assert WRONG not in err
 
 

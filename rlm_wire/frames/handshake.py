@@ -291,7 +291,9 @@ class ServerHandshake(Handshake):
             self._state = Link.OPEN
             return self._open(Welcome(self._session, 0, b"", self._agreement, self._secret), self._secret)
         if not side.token and not side.private:
-            return self._refuse(AuthenticationError("this server has no token and accepts private streams only"))
+            return self._refuse(
+                AuthenticationError("this server has no token, so it takes only what its own user's processes connect")
+            )
         self._challenge = self._send(Challenge(self._agreement, side.nonce))
         return None
 
