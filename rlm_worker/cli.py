@@ -10,7 +10,8 @@ import logging
 import os
 import select
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -110,6 +111,15 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--certificate", metavar="PATH", help="TLS: our certificate (PEM), instead of one made here")
     serve.add_argument("--key", metavar="PATH", help="TLS: its private key (PEM), if that is in another file")
     serve.add_argument("--client-ca", metavar="PATH", help="TLS: only clients with a certificate of this authority")
+    serve.add_argument(
+        "--lease", metavar="SECONDS", type=_seconds, help="keep a session without a connection so long (default: 60)"
+    )
+    serve.add_argument(
+        "--silence",
+        metavar="SECONDS",
+        type=_seconds,
+        help="take a connection for broken on which nothing is heard for so long (default: 30)",
+    )
     serve.add_argument("--verbose", action="store_true", help="say more on stderr")
     serve.set_defaults(run=_serve)
     attach = commands.add_parser(
@@ -141,6 +151,13 @@ def _parser() -> argparse.ArgumentParser:
             help=f"how processes are contained: {', '.join(TIERS)} (default: RLM_CONTAINMENT, or the best there is)",
         )
     return parser
+
+
+def _seconds(text: str) -> int:
+    seconds = int(text) if text.isascii() and text.isdigit() else 0
+    if seconds < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number of seconds")
+    return seconds
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -201,7 +218,14 @@ def _serve(options: argparse.Namespace) -> int:
         raise _UserError("--key and --client-ca need --certificate: clients that have one will want to check ours")
     import trio
 
-    refusal = trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited, tier)
+    tls = _tls_context(options)
+    limits = rlm_wire.Limits(lease=options.lease) if options.lease else None
+    patience = rlm_wire.Patience.bearing(options.silence) if options.silence else None
+
+    def serve(service: rlm_wire.Service) -> AbstractAsyncContextManager[rlm_wire.Server]:
+        return rlm_wire.serve(_url(options), service, token, ssl_context=tls, limits=limits, patience=patience)
+
+    refusal = trio.run(_run, serve, cwd, inherited, tier)
     if options.stdio and refusal is not None:
         _say(f"refused the client on stdio: {str(refusal).removeprefix('stdio:: ')}")
         return 1
@@ -225,7 +249,10 @@ def _tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 async def _run(
-    url: str, token: bytes | None, tls: ssl.SSLContext | None, cwd: str, env: dict[str, str], tier: str | None
+    serve: Callable[[rlm_wire.Service], AbstractAsyncContextManager[rlm_wire.Server]],
+    cwd: str,
+    env: dict[str, str],
+    tier: str | None,
 ) -> rlm_wire.WireError | None:
     """Serve until the client on stdio has left, or a signal comes; why the last client was refused, if one was."""
     import trio
@@ -240,13 +267,10 @@ async def _run(
         async with (
             open_reaper(tier) as reaper,
             open_kernel_host(reaper, env=env) as kernel_host,
-            rlm_wire.serve(
-                url, worker_service(Worker(reaper, kernel_host, cwd, env)), token, ssl_context=tls
-            ) as server,
+            serve(worker_service(Worker(reaper, kernel_host, cwd, env))) as server,
             trio.open_nursery() as nursery,
         ):
-            if url != "stdio:":
-                os.write(1, "".join(f"listening on {url}\n" for url in server.urls).encode())
+            os.write(1, "".join(f"listening on {url}\n" for url in server.urls if url != "stdio:").encode())
 
             async def wait_for_signal() -> None:
                 async for number in signals:

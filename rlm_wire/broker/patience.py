@@ -25,6 +25,11 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     jitter: Callable[[], float] = random.random
     """Gives numbers from 0 to 1: a pause is cut by up to half, so that many clients do not come back as one."""
 
+    @classmethod
+    def bearing(cls, silence: float) -> Patience:
+        """The default but for how long silence is borne, in seconds."""
+        return cls(idle=silence / 3, rounds=3)
+
     def pauses(self) -> Iterator[float]:
         """Seconds to wait before each attempt to reconnect, without end."""
         yield 0.0
