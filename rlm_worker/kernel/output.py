@@ -24,6 +24,9 @@ PIPE_SIZE: Final = 256 << 10
 
 READ_SIZE: Final = 64 << 10
 
+TRICKLE: Final = 4096
+"""Bytes that a program gathers by itself before it writes to a pipe. Who writes less at a time writes each line."""
+
 GATHER: Final = 0.002
 """Seconds to leave a trickle alone after a read: a loop that prints must not wake the worker for each line."""
 
@@ -52,7 +55,7 @@ class OutputPipe:
             if not data:
                 return
             self._take(data)
-            if len(data) < READ_SIZE // 2:
+            if len(data) < TRICKLE:
                 await trio.sleep(GATHER)
 
     def attach(self, capture: Capture) -> list[str]:
