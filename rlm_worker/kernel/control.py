@@ -1,7 +1,8 @@
 """What worker and kernel host say to each other over their socketpair, and how it is framed.
 
 Shared by both sides and without I/O policy of its own. A message is a 4-byte big-endian length and a msgpack Struct;
-descriptors of a `Fork` (the kernel's wire, its output pipe) and of a `Forked` (its pidfd) ride on the length bytes.
+descriptors of a `Fork` (the kernel's wire, its output pipe, the file in which it notes its children) and of a `Forked`
+(its pidfd) ride on the length bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ LENGTH_BYTES: Final = 4
 
 
 class Fork(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """Worker → host: fork a kernel. Carries two descriptors: its wire, its output pipe."""
+    """Worker → host: fork a kernel. Carries three descriptors: wire, output pipe, file for its children."""
 
 
 class Ready(msgspec.Struct, tag=2, array_like=True, frozen=True):

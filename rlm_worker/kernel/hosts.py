@@ -73,15 +73,15 @@ class Host:
         self._statuses: dict[int, int] = {}
         self._heard = trio.Condition()
 
-    async def fork(self, wire: int, output: int) -> Forked:
-        """Start a kernel on its end of a socketpair and of a pipe; both descriptors stay the caller's.
+    async def fork(self, wire: int, output: int, children: int) -> Forked:
+        """Start a kernel on its end of a socketpair and of a pipe, and a file; the descriptors stay the caller's.
 
         Raises CallError: "resource_exhausted" if it cannot fork, or there is no descriptor left for the kernel's pidfd;
         "unavailable" if it is or goes dead, or does not answer within FORK_PATIENCE, for which it is killed.
         Cancellation: a kernel that was already asked for ends when it sees that its wire is closed.
         """
         answer = _Answer()
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", wire, output))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("3i", wire, output, children))]
         with trio.move_on_after(FORK_PATIENCE) as patience:
             async with self._sending:
                 self._answers.append(answer)  # before it is sent: the answer may be here before this task runs again

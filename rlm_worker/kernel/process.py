@@ -31,8 +31,9 @@ from rlm_wire.methods.kernels import (
 from rlm_worker.kernel.hosts import Forked, Host
 from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
-from rlm_worker.processes import Process, Reaper
+from rlm_worker.processes import Process, Reaper, memory_file
 from rlm_worker.processes.descriptors import socket_pair
+from rlm_worker.processes.wire import CHILD, CHILDREN_LIMIT
 
 KILL_PATIENCE: Final = 2.0
 """Seconds for the reaper to kill a kernel and what is attached to it, before it is done here."""
@@ -225,15 +226,17 @@ class KernelProcess:
 async def start_kernel(host: Host, reaper: Reaper) -> KernelProcess:
     """A fresh kernel, not yet run. Raises CallError, and is cancelled, as `Host.fork` and `Reaper.adopt`."""
     ours, theirs = socket_pair()
-    with theirs, contextlib.ExitStack() as undo:
+    with contextlib.ExitStack() as undo, theirs, contextlib.ExitStack() as done:
         undo.callback(ours.close)  # which ends the kernel, if there is one
+        children = done.enter_context(memory_file("children", b""))
+        os.ftruncate(children, CHILDREN_LIMIT * CHILD.size)
         output, write_end = open_output()
         undo.callback(output.close)
         try:
-            forked = await host.fork(theirs.fileno(), write_end)
+            forked = await host.fork(theirs.fileno(), write_end, children)
         finally:
             os.close(write_end)
         undo.callback(os.close, forked.pidfd)
-        process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor)
+        process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor, children)
         undo.pop_all()
     return KernelProcess(forked, process, ours, output)

@@ -7,12 +7,13 @@ the environment they were started with, and so remembered.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 
 from rlm_worker.processes import process_table, wire
 from rlm_worker.processes.cgroups import Directory, Leaf
-from rlm_worker.processes.process_table import Row
+from rlm_worker.processes.process_table import Identity, Row
 from rlm_worker.processes.tree import Tree
 
 _YOUNG = 2.0
@@ -27,7 +28,8 @@ Found = tuple[int, int, Row]
 class Command:
     """One process the worker asked for; `output` and `script` are descriptors held for it, -1 if none.
 
-    `adopted`: somebody else's child, a kernel; `start` is its start time.
+    `adopted`: somebody else's child, a kernel; `start` is its start time, `children` the file in which it notes the
+    children it starts, so that they are known when it has died.
     """
 
     def __init__(self, key: int, pid: int, line: bytes, leaf: Leaf | None) -> None:
@@ -36,6 +38,7 @@ class Command:
         self.line = line
         self.output = -1
         self.script = -1
+        self.children = -1
         self.start = 0
         self.adopted = False
         self.born = time.monotonic()
@@ -65,7 +68,20 @@ class Command:
             return self.daemons
 
         row = process_table.row(self.pid) if self.running and not self.start else None
-        return Tree((self.pid, row.start if row else self.start), adopter, self.leaf, daemons_leaf)
+        roots = {(self.pid, row.start if row else self.start), *self._noted_children()}
+        return Tree(roots, self.pid, adopter, self.leaf, daemons_leaf)
+
+    def _noted_children(self) -> list[Identity]:
+        """Those it has started itself that are alive: if it died by surprise, nothing else tells them from daemons."""
+        if self.children < 0:
+            return []
+        noted = os.pread(self.children, wire.CHILD.size * wire.CHILDREN_LIMIT, 0)
+        found = []
+        for pid, ticks in wire.CHILD.iter_unpack(noted[: len(noted) - len(noted) % wire.CHILD.size]):
+            row = process_table.row(pid) if pid > 0 else None
+            if row is not None and row.start <= ticks:  # else the number is another's by now
+                found.append(row.identity)
+        return found
 
     def role(self, row: Row) -> int:
         """What a process is that this command has left running."""
@@ -109,6 +125,9 @@ class Commands:
     def forget(self, command: Command) -> None:
         """The worker wants to hear no more of an ended command."""
         del self._by_key[command.key]
+        if command.children >= 0:
+            os.close(command.children)
+            command.children = -1
         if not command.remove_leaves():
             self._kept[command.key] = command
 

@@ -151,7 +151,7 @@ class Reaper:
             stage = wire.CWD if error.filename == CWD else wire.EXEC
             self._tell(wire.FAILED, key, wire.FAILURE.pack(error.errno or errno.EIO, stage))
         else:
-            kept = {command.output, command.script}
+            kept = {command.output, command.script, command.children}
             self._commands.add(command)
             self._tell(wire.SPAWNED, key, wire.NUMBER.pack(command.pid))
         finally:
@@ -170,7 +170,7 @@ class Reaper:
     def _adopt(self, key: int, body: bytes, descriptors: list[int]) -> Command:
         (pid,) = wire.NUMBER.unpack(body)
         row = process_table.row(pid)
-        pidfd, output = descriptors
+        pidfd, output, children = descriptors
         if row is None or select.select([pidfd], [], [], 0)[0]:  # it has ended, the number may be reused
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         leaf = self._directory.leaf() if self._directory is not None else None
@@ -181,7 +181,7 @@ class Reaper:
                 leaf.remove()
                 raise
         command = Command(key, pid, process_table.command_line(pid), leaf)
-        command.adopted, command.start, command.output = True, row.start, output
+        command.adopted, command.start, command.output, command.children = True, row.start, output, children
         return command
 
     def _signal_group(self, key: int, number: int) -> None:

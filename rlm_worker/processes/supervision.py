@@ -139,17 +139,18 @@ class Reaper:
                 self._process.send_signal(signal.SIGCONT)
         return answer.value()
 
-    async def adopt(self, pid: int, pidfd: int, output: int) -> Process:
+    async def adopt(self, pid: int, pidfd: int, output: int, children: int) -> Process:
         """Look after somebody else's child, of which `pidfd` is a descriptor, as if it had been spawned here.
 
-        `output` is the read end of its output pipe: kept open for what it leaves running, as `spawn` does.
+        `output` is the read end of its output pipe: kept open for what it leaves running, as `spawn` does. `children`
+        is a file of `wire.CHILDREN_LIMIT` entries in which it notes the children it starts.
         It must be a session leader that has no children yet. Raises CallError: `not_found` if it has ended already,
         `resource_exhausted`, `unavailable`. Cancellation: as `spawn`.
         """
         key = self._next_key()
         answer = self._starting[key] = _Answer[Process | tuple[int, int]]()
         try:
-            await self._send(wire.ADOPT, key, wire.NUMBER.pack(pid), [pidfd, output])
+            await self._send(wire.ADOPT, key, wire.NUMBER.pack(pid), [pidfd, output, children])
             started = await self._reply(answer)
         finally:
             del self._starting[key]

@@ -25,7 +25,7 @@ FREEZE_ROUNDS = 200
 
 
 class Tree:
-    """The processes that descend from `root`.
+    """The processes that descend from `roots`: process `leader`, which leads a session, and children of its own.
 
     `adopter` is the pid that orphans are reparented to (None: it may be any). `leaf` is where the processes were born,
     and `daemons_leaf` gives one to move daemons to.
@@ -33,7 +33,8 @@ class Tree:
 
     def __init__(
         self,
-        root: Identity,
+        roots: set[Identity],
+        leader: int,
         adopter: int | None,
         leaf: Leaf | None = None,
         daemons_leaf: Callable[[], Leaf] | None = None,
@@ -41,8 +42,8 @@ class Tree:
         self._adopter = adopter
         self._leaf = leaf
         self._daemons_leaf = daemons_leaf
-        self._known: set[Identity] = {root}
-        self._leaders = {root[0]}
+        self._known = roots
+        self._leaders = {leader}
         self._signalled = False
         self.killed: set[Identity] = set()
         """What has got SIGKILL; it is not alive for much longer."""

@@ -8,7 +8,8 @@ request    SPAWN      spawn_body(); descriptors: [body, if it was too large for 
            STOP       signal number, for everything that descends from the process; 0 only asks, and what
                       descends from it now will count as descending from it for good
            RELEASE    the worker reads no more: drain the output pipe until its last writer has closed it
-           ADOPT      pid; descriptors: [pidfd], output: treat somebody else's child as if spawned with this key
+           ADOPT      pid; descriptors: pidfd, output, children: treat somebody else's child as if spawned with this
+                      key; `children` is a file in which it notes its own ones, CHILD by CHILD
            LIST       nothing: what runs
 reply      READY      containment(): sent once, first; without a tier, nothing else will come
            SPAWNED    pid; answers SPAWN and ADOPT
@@ -34,6 +35,9 @@ BODY_APART, OUTPUT, SCRIPT = 1, 2, 4
 HEADER = struct.Struct("!BQ")
 NUMBER = struct.Struct("!i")
 FAILURE = struct.Struct("!iB")
+CHILD = struct.Struct("=qQ")
+"""A child that was noted: pid, and ticks since boot when it had been started. All zero: none."""
+
 _SPAWN = struct.Struct("!BBI")
 _ENTRY = struct.Struct("!iQH")
 _RUNNING = struct.Struct("!QBiQH")
@@ -46,6 +50,9 @@ DESCRIPTOR_LIMIT = 64
 
 LISTED_LIMIT = 64
 """Processes named in one reply; a fork bomb is not worth a longer list."""
+
+CHILDREN_LIMIT = 4096
+"""Children that one process notes."""
 
 RUNNING_LIMIT = 4096
 """Processes in all the LISTED packets of one answer."""

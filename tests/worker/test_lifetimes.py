@@ -28,6 +28,7 @@ BESIDE = {"job", "service"}
 
 SURVIVORS = {
     "kernel restart": {*RUNNING, *RUN_ON, *BESIDE},
+    "kernel crash": {*RUNNING, *RUN_ON, *BESIDE},
     "timeout": {*ATTACHED, *RUN_ON, *BESIDE},
     "cancelled turn": {*ATTACHED, *RUN_ON, *BESIDE},
     "agent end": RUN_ON,
@@ -95,6 +96,13 @@ async def restart_kernel(scene: Scene, url: str) -> None:
         await tools.ipython(_STUBBORN, timeout=0.2)
         assert (await tools.ipython("1")).status == "ok"
         compare(scene, "kernel restart")
+
+
+async def crash_kernel(scene: Scene, url: str) -> None:
+    async with Workspace.connect(url) as workspace, trio.open_nursery() as nursery, workspace.agent() as tools:
+        await scene.start_all(tools, nursery)
+        assert (await tools.ipython("import os; os._exit(1)")).status == "kernel_died"
+        compare(scene, "kernel crash")
 
 
 async def time_out(scene: Scene, url: str) -> None:
@@ -175,6 +183,7 @@ async def kill_harness(scene: Scene, directory: Path, tier: str | None, wait_for
 async def come_to_an_end(column: str, tier: str | None, scene: Scene, directory: Path, wait: WaitForEnd) -> None:
     inside = {
         "kernel restart": restart_kernel,
+        "kernel crash": crash_kernel,
         "timeout": time_out,
         "cancelled turn": cancel_turn,
         "agent end": end_agent,
@@ -199,8 +208,9 @@ async def come_to_an_end(column: str, tier: str | None, scene: Scene, directory:
         *[
             (tier, column)
             for tier in ("pid-namespace", "subreaper", "process-group")
-            for column in ("cancelled turn", "worker SIGKILL")
+            for column in ("timeout", "cancelled turn", "worker SIGKILL")
         ],
+        ("process-group", "kernel crash"),
     ],
 )
 async def test_b04_b09_what_runs_on_and_what_does_not(

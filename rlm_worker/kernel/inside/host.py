@@ -28,6 +28,7 @@ class Birth(NamedTuple):
 
     wire: int
     output: int
+    children: int
 
 
 class Host:
@@ -50,7 +51,7 @@ class Host:
                 descriptors = self._receive()
                 if descriptors is None:
                     return None
-                if birth := self._fork(*descriptors):
+                if birth := self._fork(Birth(*descriptors)):
                     return birth
 
     def send(self, message: control.FromHost, descriptors: list[int] | None = None) -> None:
@@ -62,12 +63,12 @@ class Host:
 
     def _receive(self) -> list[int] | None:
         """The descriptors of the next `Fork`; None once the worker has gone."""
-        data, descriptors, _, _ = socket.recv_fds(self._channel, len(_FORK), 2)
+        data, descriptors, _, _ = socket.recv_fds(self._channel, len(_FORK), 3)
         if data and len(data) < len(_FORK):
             data += self._channel.recv(len(_FORK) - len(data), socket.MSG_WAITALL)
         return descriptors if data == _FORK else None
 
-    def _fork(self, wire: int, output: int) -> Birth | None:
+    def _fork(self, birth: Birth) -> Birth | None:
         try:
             pid = os.fork()
         except OSError as error:
@@ -76,9 +77,9 @@ class Host:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return Birth(wire, output)
-        os.close(wire)
-        os.close(output)
+            return birth
+        for descriptor in birth:
+            os.close(descriptor)
         if pid > 0:  # not reaped yet, so its number cannot be another's
             pidfd = os.pidfd_open(pid)
             self.send(control.Forked(pid), [pidfd])

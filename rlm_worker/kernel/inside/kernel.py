@@ -23,6 +23,7 @@ from rlm_worker.environment import let_be_read
 from rlm_worker.kernel.inside import figures, streams, wire
 from rlm_worker.kernel.inside.api.calls import Calls
 from rlm_worker.kernel.inside.api.inheritance import let_threads_inherit
+from rlm_worker.kernel.inside.children import note_children
 from rlm_worker.kernel.inside.execution import Executor
 from rlm_worker.kernel.inside.host import Birth
 from rlm_worker.kernel.inside.shell import KernelShell
@@ -34,6 +35,7 @@ def run(shell: KernelShell, calls: Calls, birth: Birth) -> NoReturn:
     """Be a kernel until the worker ends the session. `calls` are those that the shell's `rlm` makes."""
     os.setsid()
     let_be_read(True)  # a cell may debug itself
+    note_children(birth.children)  # before the descriptor goes, with all the others
     wire_fd, output_fd = _place_descriptors(birth.wire, birth.output)
 
     def leave_wire() -> None:

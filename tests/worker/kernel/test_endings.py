@@ -269,6 +269,44 @@ def test_what_was_attached_to_a_kernel_ends_with_it(agent):
     assert not is_alive(pid)
 
 
+@pytest.mark.parametrize(
+    "crash",
+    ["os._exit(3)", "import ctypes; ctypes.string_at(0)", "os.kill(os.getpid(), 9)", "os.execv('/bin/true', ['x'])"],
+)
+def test_a_crash_ends_what_was_attached_in_sessions_of_its_own_and_no_daemon(agent, crash, tmp_path, end):
+    pids = agent.ok(_ATTACH.format(daemon=tmp_path / "daemon"))
+    *attached, daemon = map(int, pids.output.text.split())
+    end(daemon)
+    result = agent(f"print(subprocess.Popen(['sleep', '3600'], start_new_session=True).pid, flush=True)\n{crash}")
+    assert result.status == "kernel_died"
+    assert [pid for pid in [*attached, int(result.output.text.split()[0])] if is_alive(pid)] == []
+    assert is_alive(daemon)
+
+
+_ATTACH = """
+import os, signal, subprocess, pty
+children = [
+    subprocess.Popen(["sleep", "3600"], start_new_session=True).pid,
+    subprocess.Popen(["sleep", "3600"], preexec_fn=os.setsid).pid,
+    os.posix_spawn("/bin/sleep", ["sleep", "3600"], dict(os.environ), setsid=True),
+]
+if (forked := os.fork()) == 0:
+    os.setsid()
+    child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    open("{daemon}.child", "w").write(str(child.pid))
+    signal.pause()
+if (terminal := pty.fork())[0] == 0:
+    signal.pause()
+subprocess.run("(setsid sleep 3600 >/dev/null 2>&1 & echo $! >{daemon})", shell=True)
+while not (text := open("{daemon}.child").read() if os.path.exists("{daemon}.child") else ""):
+    pass
+daemon = int(open("{daemon}").read())
+while os.getsid(daemon) != daemon:
+    pass
+print(*children, forked, terminal[0], text, daemon)
+"""
+
+
 def test_a_host_that_dies_takes_no_kernel_along_and_is_replaced(agent, other_agent):
     agent.ok("kept = 1")
     agent.ok("import os; os.kill(os.getppid(), 9)")
