@@ -12,6 +12,7 @@ import trio
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError
 from rlm_worker.jobs.output import KeptOutput
+from rlm_worker.paths import checked_path
 from rlm_worker.processes import DirectoryError, Process, Reaper, memory_file
 from rlm_worker.processes.descriptors import OutputPipe
 from rlm_worker.roster import Owner, Roster
@@ -45,18 +46,19 @@ class Place(Protocol):
 class ShellCommand:
     """A command that was checked: its Bash text, its directory, its environment; and whose it is.
 
-    Raises CallError("invalid_argument"). `env` must have been checked.
+    `cwd` is relative to the agent's directory; None and an empty text are that one. `env` must have been checked.
+    Raises CallError("invalid_argument").
     """
 
     def __init__(
         self, place: Place, owner: Owner, command: str | list[str], cwd: str | None, env: Mapping[str, str]
     ) -> None:
         self.text = _text(command)
-        self.cwd = str(Path(place.cwd, cwd or ""))
+        self.cwd = checked_path(str(Path(place.cwd, checked_path(cwd)))) if cwd else place.cwd
         self.notices: list[str] = []
         self._place = place
         self._owner = owner
-        self._own_directory = cwd is None
+        self._own_directory = not cwd
         self._env = env
 
     async def start(self, pipe: OutputPipe, stdin: int | None = None) -> Process:

@@ -29,10 +29,9 @@ from rlm_worker.events import Events
 from rlm_worker.jobs.commands import Place
 from rlm_worker.jobs.job import ShellJob
 from rlm_worker.jobs.table import Jobs
+from rlm_worker.paths import checked_path
 from rlm_worker.watches.notify import Notify, open_notify
 from rlm_worker.watches.paths import BATCH, PathWatch
-
-PATH_LIMIT = 4_096
 
 T = TypeVar("T")
 
@@ -73,9 +72,8 @@ class Watches:
         self._registered = 0
 
     async def path(self, request: WatchPath) -> WatchInfo:
-        if not 1 <= len(request.path) <= PATH_LIMIT or "\0" in request.path:
-            raise CallError("invalid_argument", f"a path to watch has 1 to {PATH_LIMIT} characters, none of them NUL")
-        target = await trio.to_thread.run_sync(os.path.realpath, Path(self._place.cwd, request.path))
+        path = checked_path(request.path)
+        target = await trio.to_thread.run_sync(os.path.realpath, Path(self._place.cwd, path))
         paths = PathWatch(self._notify, target, recursive=request.recursive)
         watch = self._register(request.agent, "path", target, recursive=request.recursive)
         try:

@@ -17,6 +17,7 @@ from rlm_worker.roster import Roster
 
 T = TypeVar("T")
 AGENT = "agent-1"
+NO_PATHS = ("a\0b", "x" * 4097, "ä" * 2049, "/" * 4097)
 
 
 def alive(pid: int) -> bool:

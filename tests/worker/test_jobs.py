@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from worker.background import AGENT, Desk, alive, open_desk
+from worker.background import AGENT, NO_PATHS, Desk, alive, open_desk
 
 from rlm_wire.errors import CallError, Code
 from rlm_wire.methods.events import ShellCollected, ShellCompleted, ShellStarted
@@ -62,7 +62,7 @@ async def test_a_job_tells_its_output_code_and_history(desk: Desk, tmp_path: Pat
     (tmp_path / "sub").mkdir()
     job = await desk.run("pwd; echo $WORD; echo err >&2; exit 3", cwd="sub", env={"WORD": "grüezi"})
     assert (job.text, job.exit_code, job.ok) == (f"{tmp_path}/sub\ngrüezi\nerr\n", 3, False)
-    assert (await desk.run(["echo", "a b", "$HOME"])).text == "a b $HOME\n"
+    assert (await desk.run(["echo", "a b", "$HOME"], cwd="")).text == "a b $HOME\n"
     assert (await desk.run("false | true")).exit_code == 1
     assert (await desk.run("cat; kill -9 $$")).signal == 9
     listed = await desk.ask(ListJobs(AGENT))
@@ -79,6 +79,8 @@ async def test_what_cannot_be_started_is_refused_and_is_no_job(desk: Desk) -> No
         assert await refused(desk, RunJob(AGENT, command)) == code
     assert await refused(desk, RunJob(AGENT, [])) == "invalid_argument"
     assert await refused(desk, RunJob(AGENT, "true", cwd="missing")) == "not_found"
+    for path in (*NO_PATHS, "x/" * 2040):
+        assert await refused(desk, RunJob(AGENT, "true", cwd=path)) == "invalid_argument"
     assert await refused(desk, RunJob(AGENT, "true", env={"A=B": ""})) == "invalid_argument"
     assert await refused(desk, RunJob(AGENT, "true", timeout=0)) == "invalid_argument"
     assert await refused(desk, RunJob(AGENT, "true", yield_after=-1)) == "invalid_argument"

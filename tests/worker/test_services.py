@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from worker.background import AGENT, Desk, alive, open_desk
+from worker.background import AGENT, NO_PATHS, Desk, alive, open_desk
 
 from rlm_wire.errors import CallError, Code
 from rlm_wire.methods.events import ServiceChanged
@@ -133,6 +133,8 @@ async def test_a_service_that_does_not_become_ready_is_stopped_and_its_log_is_to
     for ready in wrong:
         assert (await refusal(desk, "b", "true", ready))[0] == "invalid_argument"
     assert (await refusal(desk, "b", "true", cwd="missing"))[0] == "not_found"
+    for path in NO_PATHS:
+        assert (await refusal(desk, "b", "true", cwd=path))[0] == "invalid_argument"
     assert (await refusal(desk, " ", "true"))[0] == "invalid_argument"
     assert len(await desk.ask(ListServices(AGENT))) == 1
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from worker.background import AGENT, Desk, open_desk
+from trio.testing import MockClock
+from worker.background import AGENT, NO_PATHS, Desk, open_desk
 
 from rlm_wire.errors import CallError, Code
 from rlm_wire.methods.events import JobOutputGrew, PathChanged, WatchFailed
@@ -17,6 +18,7 @@ from rlm_wire.methods.jobs import CancelJob, ReadJob, WriteJob
 from rlm_wire.methods.sessions import Quotas
 from rlm_wire.methods.watches import CancelWatch, GetWatch, ListWatches, WatchInfo, WatchJob, WatchPath
 from rlm_worker.processes import Reaper
+from rlm_worker.watches.paths import BATCH
 
 
 @pytest.fixture
@@ -163,7 +165,8 @@ async def test_a_job_watch_tells_ranges_of_bytes_and_ends_with_the_job(desk: Des
 async def test_what_cannot_be_watched_is_refused(desk: Desk, place: Path) -> None:
     assert await refused(desk, WatchPath(AGENT, "missing")) == "not_found"
     assert await refused(desk, WatchPath(AGENT, "")) == "invalid_argument"
-    assert await refused(desk, WatchPath(AGENT, "x" * 4097)) == "invalid_argument"
+    for path in NO_PATHS:
+        assert await refused(desk, WatchPath(AGENT, path)) == "invalid_argument"
     assert await refused(desk, WatchJob(AGENT, "job-9")) == "not_found"
     desk.background.grant(Quotas(watches=2, registered_watches=5))
     first = await watch(desk, ".")
@@ -176,3 +179,35 @@ async def test_what_cannot_be_watched_is_refused(desk: Desk, place: Path) -> Non
     assert await refused(desk, GetWatch(AGENT, first.id)) == "not_found"
     await watch(desk, ".")
     assert await refused(desk, WatchPath(AGENT, ".")) == "resource_exhausted"
+
+
+async def test_changes_are_gathered_from_the_first_one_on_and_told_together(
+    desk: Desk, place: Path, mock_clock: MockClock
+) -> None:
+    info = await watch(desk, ".")
+    other = await watch(desk, "..")
+    for name in ("a", "b"):
+        (place / name).touch()
+        (place.parent / f"{name} beside").touch()
+    await trio.testing.wait_all_tasks_blocked()
+    assert desk.events == []
+    mock_clock.jump(BATCH - 0.001)
+    await trio.testing.wait_all_tasks_blocked()
+    assert desk.events == []
+    mock_clock.jump(0.001)
+    assert (await told(desk, info, place / "b")).paths == [str(place / "a"), str(place / "b")]
+    await told(desk, other, place.parent / "b beside")
+    assert len(desk.events) == 2
+
+
+async def test_the_output_of_a_job_is_gathered_and_told_together(desk: Desk, mock_clock: MockClock) -> None:
+    job = await desk.start("cat", stdin=True)
+    info = await desk.ask(WatchJob(AGENT, job))
+    for cursor in (0, 5, 10):
+        await desk.ask(WriteJob(AGENT, job, b"line\n"))
+        assert (await desk.ask(ReadJob(AGENT, job, cursor, wait=60))).text == "line\n"
+    await trio.testing.wait_all_tasks_blocked()
+    assert [event for event in desk.events if isinstance(event.content, JobOutputGrew)] == []
+    mock_clock.jump(BATCH)
+    assert await desk.wait_for(JobOutputGrew) == JobOutputGrew(info.id, job, 0, 15)
+    assert sum(isinstance(event.content, JobOutputGrew) for event in desk.events) == 1
