@@ -3,7 +3,8 @@
 What is started is born in the group of the process that starts it. So the reaper moves itself into the next command's
 leaf, ahead of time, as that may take the kernel several milliseconds; the command, and all that descends from it,
 whatever session, parent or environment that makes up, is in the leaf from its first instruction, and the kernel
-freezes and kills a leaf as a whole. The reaper steps out before that happens.
+freezes and kills a leaf as a whole. The reaper steps out before that happens. A leaf that it is still in when its
+command has ended and left nothing is the next command's.
 
 The directory is made in the group that the reaper starts in, and locked for as long as the reaper lives, which tells
 it from those that a killed one has left.
@@ -74,7 +75,9 @@ class Leaf:
         return b"populated 1" in os.pread(self.events(), 256, 0)
 
     def remove(self) -> bool:
-        """Remove the empty leaf; False if something lives in it, ourselves included."""
+        """Remove the empty leaf, or keep it for the next command if we are in it; False if something lives in it."""
+        if self._directory.stay_in(self):
+            return True
         try:
             os.rmdir(self._path)
         except FileNotFoundError:
@@ -134,6 +137,16 @@ class Directory:
     def take_leaf(self) -> None:
         """Something was started in the leaf that we are in."""
         self._next = None
+
+    def stay_in(self, leaf: Leaf) -> bool:
+        """Have the next command started in this leaf, if we are in it and nothing else is: moving costs more.
+
+        It was never frozen or killed, and nobody waits for its end: we would not be in it any more.
+        """
+        if self._around_us is not leaf or leaf.pids():
+            return False
+        self._next = leaf
+        return True
 
     def step_out(self, leaf: Leaf) -> None:
         """Be in another leaf, if we are in this one."""

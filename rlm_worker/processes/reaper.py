@@ -29,8 +29,8 @@ from rlm_worker.processes.tree import Tree
 _LAST_WORDS = 5.0
 """Seconds that killed processes get to disappear once the worker is gone (one may sleep in a dead file system)."""
 
-_QUIET = 0.01
-"""Seconds without anything to do after which the next command's leaf is entered: a short one should end before."""
+_QUIET = 0.1
+"""Seconds without anything to do after which a fresh leaf is entered: a short command ends before, and leaves its own."""
 
 _DRAIN_SIZE = 64 * 1024
 

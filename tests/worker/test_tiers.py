@@ -97,6 +97,19 @@ async def test_a_daemon_that_cleared_its_environment_is_listed_though_not_always
     assert bool(result.notices) is known
 
 
+@pytest.mark.parametrize("reaper", ["cgroup"], indirect=True)
+async def test_a_control_group_is_given_to_the_next_command_unless_something_is_left_in_it(
+    reaper: Reaper, sleeper: str, end_all: Callable[[], None]
+) -> None:
+    async def group(before: str = "") -> str:
+        return (await run_bash(reaper, f"{before} cat /proc/self/cgroup", cwd="/", env=ENVIRONMENT)).output.text
+
+    assert len({await group() for _ in range(20)}) < 20  # a slow one may find that the reaper has moved on
+    inhabited = await group(f"{sleeper} 1000 >/dev/null & until pgrep -f '^{sleeper} 1000' >/dev/null; do :; done;")
+    end_all()
+    assert inhabited not in {await group() for _ in range(5)}
+
+
 @every_tier
 async def test_a_thousand_races_of_start_and_cancel_leave_nothing(
     reaper: Reaper, sleeper: str, running: Running
