@@ -159,8 +159,16 @@ async def edit(request: Edit, call: rlm_wire.IncomingCall[Never, Never]) -> Edit
 
 
 async def fetch(request: Fetch, call: rlm_wire.IncomingCall[Never, Never]) -> FetchResult:
-    with _session(call).agent(request.agent).call():
-        return await run_fetch(request.url, max_chars=request.max_chars, timeout=request.timeout)
+    session = _session(call)
+    agent = session.agent(request.agent)
+    with agent.call():
+        return await run_fetch(
+            session.reaper,
+            request.url,
+            max_chars=request.max_chars,
+            timeout=request.timeout,
+            note_started=lambda process: session.roster.add(process, Owner(agent.name, "command")),
+        )
 
 
 async def follow_job(request: FollowJob, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> JobInfo:

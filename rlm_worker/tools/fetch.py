@@ -6,11 +6,12 @@ httpx is imported with the first fetch, in a thread: it takes longer than the wo
 from __future__ import annotations
 
 import json
+import os
 import re
 import ssl
-import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import trio
 
 from rlm_wire.errors import CallError
 from rlm_wire.methods.tools import FetchResult
+from rlm_worker.processes import Process, Reaper, memory_file, output_pipe
 
 if TYPE_CHECKING:
     import httpx
@@ -40,18 +42,30 @@ _GZIP = {"gzip", "x-gzip"}
 _PATH = [directory for directory in sys.path if directory]
 _MAKE_TEXT = "from rlm_worker.tools.page import main; main()"
 _making_text = trio.CapacityLimiter(PAGES_AT_ONCE)
+_READ_SIZE = 64 * 1024
+_DIGITS = 10
+_ANSWER_LIMIT = _DIGITS + 1 + 4 * BODY_LIMIT
+"""Bytes: how many characters there are, and four for each that can be wanted."""
 
 
-async def run_fetch(url: str, *, max_chars: int = 20_000, timeout: float = 45.0) -> FetchResult:
+async def run_fetch(
+    reaper: Reaper,
+    url: str,
+    *,
+    max_chars: int = 20_000,
+    timeout: float = 45.0,
+    note_started: Callable[[Process], None] | None = None,
+) -> FetchResult:
     """GET `url` (https is assumed if it names no scheme) and give its text; an HTTP error status is a result.
 
     Redirects are followed, `REDIRECT_LIMIT` at most, to http and https only. No proxy is taken from the environment.
-    HTML becomes readable text, other text stays as it is; what is not text is named instead of shown.
+    HTML becomes readable text, other text stays as it is; what is not text is named instead of shown. That is done by a
+    process of its own, contained as a command is; `note_started` is told of it.
 
     Raises CallError: `invalid_argument` (no HTTP URL, limits that are not positive), `unavailable` (not reached),
-    `deadline_exceeded` (not complete after `timeout` seconds), `resource_exhausted` (more than `BODY_LIMIT` bytes, or
-    too many redirects, or a page that takes more memory or time to read than it is worth).
-    Cancellation: the connection is closed, and the program that makes text is killed.
+    `deadline_exceeded` (not complete after `timeout` seconds), `resource_exhausted` (more than `BODY_LIMIT` bytes, too
+    many redirects, a page that takes more memory or time to read than it is worth), or what `Reaper.spawn` raises.
+    Cancellation: the connection is closed, and the program that makes text is killed first.
     """
     if max_chars < 0 or not timeout > 0:
         raise CallError("invalid_argument", "max_chars cannot be negative, and timeout must be positive")
@@ -65,7 +79,13 @@ async def run_fetch(url: str, *, max_chars: int = 20_000, timeout: float = 45.0)
         tls = await trio.to_thread.run_sync(_prepare)
         response, body = await _get(url, shown, tls)
         content_type = response.headers.get("content-type", "")
-        text, chars = await _text(body, content_type, max_chars, shown)
+        request = json.dumps([content_type, min(max_chars, BODY_LIMIT)]).encode() + b"\n" + body
+        async with _making_text:
+            answer = await _make_text(reaper, request, note_started)
+        if answer is None:
+            message = f"{shown} takes more memory or time to read than it is worth: download it with a command"
+            raise CallError("resource_exhausted", message)
+        text, chars = answer
         return FetchResult(
             url=_without_password(str(response.url)),
             status=response.status_code,
@@ -158,28 +178,43 @@ async def _body(response: httpx.Response, shown: str) -> bytes:
     return bytes(body)
 
 
-async def _text(body: bytes, content_type: str, wanted: int, shown: str) -> tuple[str, int]:
-    """The first `wanted` characters of the text in `body`, and how many it has."""
+async def _make_text(
+    reaper: Reaper, request: bytes, note_started: Callable[[Process], None] | None
+) -> tuple[str, int] | None:
+    """The text that the program `page` makes, as much as is wanted, and how many characters there are.
+
+    None if it could not. Cancellation: the program is killed.
+    """
     command = [sys.executable, "-I", "-c", f"import sys; sys.path[:] = {_PATH!r}; {_MAKE_TEXT}"]
-    request = json.dumps([content_type, min(wanted, BODY_LIMIT)]).encode() + b"\n"
-    async with _making_text:
-        done = await trio.run_process(
-            command,
-            stdin=request + body,
-            capture_stdout=True,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            cwd="/",
-            env={},
-            start_new_session=True,  # who ends the worker with a signal to its group leaves this to the worker
-            deliver_cancel=_kill,
-        )
-    if done.returncode != 0:
-        message = f"{shown} takes more memory or time to read than it is worth: download it with a command"
-        raise CallError("resource_exhausted", message)
-    chars, _, text = done.stdout.partition(b"\n")
-    return text.decode(), int(chars)
+    with memory_file("page", request) as source, output_pipe() as pipe:
+        os.lseek(source, 0, os.SEEK_SET)
+        process = await reaper.spawn(command, cwd="/", env={}, fds={0: source, 1: pipe.write})
+        pipe.close_write()
+        if note_started is not None:
+            note_started(process)
+        try:
+            answer = await _read_all(pipe.read)
+            returncode = await process.wait()
+        finally:
+            if process.returncode is None:
+                await process.kill_tree(grace=0)
+            process.release()
+    chars, _, text = answer.partition(b"\n")
+    if returncode != 0 or len(answer) > _ANSWER_LIMIT or len(chars) > _DIGITS or not chars.isdigit():
+        return None  # the page was too much for it, or has made it say something of its own
+    return text.decode("utf-8", "replace"), int(chars)
 
 
-async def _kill(process: trio.Process) -> None:
-    process.kill()
+async def _read_all(descriptor: int) -> bytes:
+    """All of it, or a little more than an answer can have."""
+    answer = bytearray()
+    while len(answer) <= _ANSWER_LIMIT:
+        try:
+            data = os.read(descriptor, _READ_SIZE)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(descriptor)
+            continue
+        if not data:
+            break
+        answer += data
+    return bytes(answer)

@@ -1,4 +1,4 @@
-"""The program that makes the body of a response into text, apart from the worker: it can be killed at any moment.
+"""The program that makes the body of a response into text, apart from the worker: contained, killed at any moment.
 
 Both charsets and HTML have inputs of a few hundred kilobytes that take minutes, or gigabytes. stdin is one line of JSON
 (content type, how many characters are wanted) and the body; stdout is one line with the number of characters that there
@@ -17,7 +17,7 @@ MEMORY_LIMIT = 1024 * 1024 * 1024
 """Bytes of address space: a tree of the largest page that is fetched, many times over."""
 
 _CPU_LIMIT = 60
-"""Seconds, should the worker be killed and nobody end this program."""
+"""Seconds. The worker is not so patient, but may be kept from saying so."""
 
 _HTML = {"text/html", "application/xhtml+xml"}
 _META_CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?([A-Za-z0-9_:.-]{1,40})""", re.IGNORECASE)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import trio
 
 from rlm_wire.errors import CallError
+from rlm_wire.methods.tools import FetchResult
+from rlm_worker.processes import Process, Reaper
 from rlm_worker.tools.fetch import BODY_LIMIT, run_fetch
 
 PAGES = {
@@ -110,6 +112,14 @@ class Server(ThreadingHTTPServer):
             return
 
 
+Fetch = Callable[..., Awaitable[FetchResult]]
+
+
+@pytest.fixture
+def fetch(reaper: Reaper) -> Fetch:
+    return partial(run_fetch, reaper)
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as server:
@@ -121,8 +131,8 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-async def test_html_becomes_readable_text(server: Server) -> None:
-    result = await run_fetch(f"{server.url}/page")
+async def test_html_becomes_readable_text(fetch: Fetch, server: Server) -> None:
+    result = await fetch(f"{server.url}/page")
     assert (result.status, result.content_type, result.truncated) == (200, "text/html", False)
     assert [line.strip() for line in result.text.splitlines() if line.strip()] == ["Head", "One & two"]
     assert result.chars == len(result.text)
@@ -143,41 +153,41 @@ async def test_html_becomes_readable_text(server: Server) -> None:
         ("/empty", ""),
     ],
 )
-async def test_text_arrives_in_the_right_encoding(server: Server, path: str, text: str) -> None:
-    assert (await run_fetch(server.url + path)).text == text
+async def test_text_arrives_in_the_right_encoding(fetch: Fetch, server: Server, path: str, text: str) -> None:
+    assert (await fetch(server.url + path)).text == text
 
 
-async def test_what_is_no_text_is_named(server: Server) -> None:
-    result = await run_fetch(f"{server.url}/image")
+async def test_what_is_no_text_is_named(fetch: Fetch, server: Server) -> None:
+    result = await fetch(f"{server.url}/image")
     assert result.text == "[10 bytes of image/png, not text: download it with a command]"
 
 
-async def test_long_text_is_cut_and_its_length_told(server: Server) -> None:
-    result = await run_fetch(f"{server.url}/long", max_chars=25)
+async def test_long_text_is_cut_and_its_length_told(fetch: Fetch, server: Server) -> None:
+    result = await fetch(f"{server.url}/long", max_chars=25)
     assert (result.text, result.chars, result.truncated) == ("0123456789012345678901234", 100, True)
 
 
-async def test_a_page_nested_beyond_reason_is_no_failure(server: Server) -> None:
-    assert "deep" in (await run_fetch(f"{server.url}/deep")).text
+async def test_a_page_nested_beyond_reason_is_no_failure(fetch: Fetch, server: Server) -> None:
+    assert "deep" in (await fetch(f"{server.url}/deep")).text
 
 
-async def test_an_error_status_is_a_result(server: Server) -> None:
-    result = await run_fetch(f"{server.url}/missing")
+async def test_an_error_status_is_a_result(fetch: Fetch, server: Server) -> None:
+    result = await fetch(f"{server.url}/missing")
     assert (result.status, result.text) == (404, "nothing here")
 
 
-async def test_ten_redirects_are_followed_and_no_more(server: Server) -> None:
-    result = await run_fetch(f"{server.url}/redirect/9")
+async def test_ten_redirects_are_followed_and_no_more(fetch: Fetch, server: Server) -> None:
+    result = await fetch(f"{server.url}/redirect/9")
     assert (result.url, result.text) == (f"{server.url}/plain", "a <b>\r\n c\n")
     with pytest.raises(CallError, match="more than 10 times") as refused:
-        await run_fetch(f"{server.url}/redirect/10")
+        await fetch(f"{server.url}/redirect/10")
     assert refused.value.code == "resource_exhausted"
 
 
 @pytest.mark.parametrize("path", ["/endless", "/bomb"])
-async def test_a_body_beyond_the_limit_is_refused_on_the_way(server: Server, path: str) -> None:
+async def test_a_body_beyond_the_limit_is_refused_on_the_way(fetch: Fetch, server: Server, path: str) -> None:
     with pytest.raises(CallError, match="download it") as refused:
-        await run_fetch(server.url + path)
+        await fetch(server.url + path)
     assert refused.value.code == "resource_exhausted"
     assert server.sent < BODY_LIMIT * 3
 
@@ -186,8 +196,11 @@ async def test_a_bomb_in_a_bomb_is_never_unpacked(server: Server) -> None:
     code = (
         "import sys, trio\n"
         "from rlm_wire.errors import CallError\n"
+        "from rlm_worker.processes import open_reaper\n"
         "from rlm_worker.tools.fetch import run_fetch\n"
-        "try: print(trio.run(run_fetch, sys.argv[1]).status)\n"
+        "async def fetch(url):\n"
+        "    async with open_reaper() as reaper: return await run_fetch(reaper, url)\n"
+        "try: print(trio.run(fetch, sys.argv[1]).status)\n"
         "except CallError as error: print(error.code)\n"
         "status = open('/proc/self/status').read()\n"  # the peak of this program, not of the one that started it
         "print(status.partition('VmHWM:')[2].split()[0])"
@@ -200,90 +213,103 @@ async def test_a_bomb_in_a_bomb_is_never_unpacked(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/torn", "/garbled"])
-async def test_a_body_that_cannot_be_unpacked_is_no_result(server: Server, path: str) -> None:
+async def test_a_body_that_cannot_be_unpacked_is_no_result(fetch: Fetch, server: Server, path: str) -> None:
     with pytest.raises(CallError, match="packed") as refused:
-        await run_fetch(server.url + path)
+        await fetch(server.url + path)
     assert refused.value.code == "unavailable"
 
 
-async def test_a_page_that_takes_for_ever_to_read_is_given_up_in_time_and_leaves_nothing(server: Server) -> None:
+async def test_a_page_that_takes_for_ever_to_read_is_contained_and_given_up_in_time(
+    fetch: Fetch, server: Server, reaper: Reaper
+) -> None:
+    started: list[Process] = []
     with pytest.raises(CallError) as late:
-        await run_fetch(f"{server.url}/table", timeout=2)
+        await fetch(f"{server.url}/table", timeout=2, note_started=started.append)
     assert late.value.code == "deadline_exceeded"
-    children = " ".join(children.read_text() for children in Path("/proc/self/task").glob("*/children"))
-    assert not any(b"tools.page" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.split())
+    assert all(process.ended for process in started)
+    assert await reaper.running() == []
+    async with trio.open_nursery() as nursery:
+        found = trio.Event()
+        nursery.start_soon(partial(fetch, f"{server.url}/table", note_started=lambda _: found.set()))
+        await found.wait()
+        (running,) = await reaper.running()
+        assert running.role == "root"
+        nursery.cancel_scope.cancel()
+    assert await reaper.running() == []
 
 
-async def test_a_page_that_takes_gigabytes_to_read_is_refused(server: Server) -> None:
+async def test_a_page_that_takes_gigabytes_to_read_is_refused(fetch: Fetch, server: Server) -> None:
     with pytest.raises(CallError, match="more memory or time") as refused:
-        await run_fetch(f"{server.url}/tall")
+        await fetch(f"{server.url}/tall")
     assert refused.value.code == "resource_exhausted"
 
 
-async def test_a_charset_that_is_none_is_not_used(server: Server) -> None:
+async def test_a_charset_that_is_none_is_not_used(fetch: Fetch, server: Server) -> None:
     with trio.fail_after(20):
-        assert (await run_fetch(f"{server.url}/punycode", max_chars=3)).text == "a-b"
+        assert (await fetch(f"{server.url}/punycode", max_chars=3)).text == "a-b"
 
 
 @pytest.mark.parametrize("host", ["a" * 300, "xn--a", "..", "a..b", "[::1%25" + "a" * 300 + "]"])
-async def test_what_can_be_no_host_is_refused(host: str) -> None:
+async def test_what_can_be_no_host_is_refused(fetch: Fetch, host: str) -> None:
     with pytest.raises(CallError, match="not an HTTP address") as refused:
-        await run_fetch(f"http://{host}/")
+        await fetch(f"http://{host}/")
     assert refused.value.code == "invalid_argument"
 
 
-async def test_a_password_in_the_address_is_not_repeated(server: Server) -> None:
+async def test_a_password_in_the_address_is_not_repeated(fetch: Fetch, server: Server) -> None:
     secret = server.url.replace("http://", "http://user:p4ss@")
-    assert (await run_fetch(f"{secret}/plain")).url == f"{server.url}/plain"
+    assert (await fetch(f"{secret}/plain")).url == f"{server.url}/plain"
     for url in ("http://user:p4ss@127.0.0.1:9/", "http://user:p4ss@[::zz]/", f"{secret}/redirect/10", f"{secret}/bomb"):
         with pytest.raises(CallError) as refused:
-            await run_fetch(url)
+            await fetch(url)
         assert "p4ss" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "FTP://127.0.0.1/"])
-async def test_another_scheme_is_refused_with_those_that_will_do(url: str) -> None:
+async def test_another_scheme_is_refused_with_those_that_will_do(fetch: Fetch, url: str) -> None:
     with pytest.raises(CallError, match=r"^invalid_argument: only http and https URLs can be fetched$"):
-        await run_fetch(url)
+        await fetch(url)
 
 
-async def test_only_http_is_spoken(server: Server) -> None:
+async def test_only_http_is_spoken(fetch: Fetch, server: Server) -> None:
     for url in ("file:///etc/passwd", "ftp://127.0.0.1/", "http://", "http://[::1", f"{server.url}/to-file"):
         with pytest.raises(CallError) as refused:
-            await run_fetch(url)
+            await fetch(url)
         assert refused.value.code == "invalid_argument", url
 
 
-async def test_who_is_not_there_is_unavailable(server: Server) -> None:
+async def test_who_is_not_there_is_unavailable(fetch: Fetch, server: Server) -> None:
     with pytest.raises(CallError) as refused:
-        await run_fetch("http://127.0.0.1:9/")
+        await fetch("http://127.0.0.1:9/")
     assert (refused.value.code, refused.value.retryable) == ("unavailable", True)
     with pytest.raises(CallError) as wrong_protocol:
-        await run_fetch(server.url.replace("http:", "https:"))
+        await fetch(server.url.replace("http:", "https:"))
     assert wrong_protocol.value.code == "unavailable"
 
 
-async def test_a_silent_server_is_given_up(server: Server) -> None:
+async def test_a_silent_server_is_given_up(fetch: Fetch, server: Server) -> None:
     with pytest.raises(CallError) as late:
-        await run_fetch(f"{server.url}/silent", timeout=0.2)
+        await fetch(f"{server.url}/silent", timeout=0.2)
     assert late.value.code == "deadline_exceeded"
 
 
-async def test_a_cancelled_fetch_ends_at_once(server: Server) -> None:
+async def test_a_cancelled_fetch_ends_at_once(fetch: Fetch, server: Server) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_fetch, f"{server.url}/silent")
+        nursery.start_soon(fetch, f"{server.url}/silent")
         await trio.to_thread.run_sync(server.asked.wait)
         nursery.cancel_scope.cancel()
 
 
-async def test_proxies_of_the_environment_are_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_not_used(
+    fetch: Fetch, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    assert (await run_fetch(f"{server.url}/plain")).status == 200
+    assert (await fetch(f"{server.url}/plain")).status == 200
 
 
 @pytest.mark.parametrize(("max_chars", "timeout"), [(-1, 1.0), (1, 0.0), (1, float("nan"))])
-async def test_senseless_limits_are_refused(max_chars: int, timeout: float) -> None:
+async def test_senseless_limits_are_refused(fetch: Fetch, max_chars: int, timeout: float) -> None:
     with pytest.raises(CallError) as refused:
-        await run_fetch("http://127.0.0.1:9/", max_chars=max_chars, timeout=timeout)
+        await fetch("http://127.0.0.1:9/", max_chars=max_chars, timeout=timeout)
     assert refused.value.code == "invalid_argument"
