@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rlm_harness.agent import Agent, Outcome
     from rlm_harness.callbacks import calling_agent
     from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
+    from rlm_harness.loss import WorkspaceLost
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.model.interface import Model, ModelError
     from rlm_harness.model.scripted import ScriptedModel
@@ -30,6 +31,7 @@ __all__ = [
     "Outcome",
     "ScriptedModel",
     "Workspace",
+    "WorkspaceLost",
     "calling_agent",
     "create_ledger",
     "local_worker_url",
@@ -47,6 +49,7 @@ _HOMES = {
     "Outcome": "agent",
     "ScriptedModel": "model.scripted",
     "Workspace": "workspace",
+    "WorkspaceLost": "loss",
     "calling_agent": "callbacks",
     "create_ledger": "ledger.writer",
     "local_worker_url": "workspace",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from typing import Literal
 
 import msgspec
 import trio
@@ -20,6 +21,7 @@ from rlm_harness.model.interface import Message, Model, Reply, ToolCall
 from rlm_harness.rendering import Rendered, render_error, shorten
 from rlm_harness.tools import TOOL_SCHEMAS, Arguments, parsed_or_error, run_tool
 from rlm_harness.workspace import AgentTools
+from rlm_wire.errors import SessionLost
 
 TELL_TIMEOUT = 1.0
 """Seconds that a cancelled turn may take to tell its watcher how the tool ended: a terminal may be stuck."""
@@ -70,8 +72,8 @@ class Agent:
     async def prompt(self, task: str) -> Outcome:
         """Work on `task` until the model answers or `max_turns` model calls were made for it.
 
-        Raises ModelError, LedgerError or SessionLost; then, and when cancelled, the conversation is as if the prompt
-        had never been, while the workspace keeps what was done in it.
+        Raises ModelError, LedgerError or, as soon as it is known, WorkspaceLost; then, and when cancelled, the
+        conversation is as if the prompt had never been, while the workspace keeps what was done in it.
         Cancellation: the running tool is stopped, and its partial result recorded, before this returns.
         """
         if not self._context:
@@ -81,7 +83,8 @@ class Agent:
         asked = records.User(id=secrets.token_hex(8), turn=start, message={"role": "user", "content": task})
         try:
             await self._add(asked)
-            return await self._work(start)
+            async with self._tools.held():
+                return await self._work(start)
         except BaseException as error:
             self._context = before
             await self._ledger.append(
@@ -89,7 +92,7 @@ class Agent:
                     prompt_id=asked.id,
                     start_turn=start,
                     attempted_turns=self._turns - start,
-                    reason="cancelled" if isinstance(error, trio.Cancelled) else "error",
+                    reason=_reason(error),
                 )
             )
             await self._ledger.open_window("rollback", indices)
@@ -186,3 +189,10 @@ class Agent:
         """To the ledger, and to what the model sees next."""
         await self._ledger.append(record)
         self._context.append(record.message)
+
+
+def _reason(error: BaseException) -> Literal["cancelled", "workspace_lost", "error"]:
+    """Why a prompt is rolled back."""
+    if isinstance(error, trio.Cancelled):
+        return "cancelled"
+    return "workspace_lost" if isinstance(error, SessionLost) else "error"

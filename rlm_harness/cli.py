@@ -33,7 +33,8 @@ examples:
 Ctrl-C cancels the turn: the running tool is stopped and its output so far is kept. A second one leaves at once.
 The token is read from RLM_TOKEN unless a file or a descriptor is named. Every session, also one that fails, leaves its
 ledger in ~/.rlm/sessions, or in sessions below RLM_HOME.
-Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 130 interrupted, 143 terminated.
+Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 3 the workspace was lost (not the agent's
+fault: run it again), 130 interrupted, 143 terminated.
 """
 
 
@@ -122,8 +123,8 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
     from rlm_harness.events import Event, SessionEnded, SessionStarted
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.secrets import UserError
-    from rlm_harness.session import Interrupts, Task, exit_code, run_task
-    from rlm_wire.errors import WireError
+    from rlm_harness.session import WORKSPACE_LOST, Interrupts, Task, exit_code, run_task
+    from rlm_wire.errors import SessionLost, WireError
 
     task = Task(
         # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
@@ -148,6 +149,9 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
 
     try:
         ended = trio.run(interrupts.run, work)
+    except SessionLost as error:  # before there was a session to end
+        _complain(f"the workspace was lost while it was being opened: {error}")
+        return WORKSPACE_LOST
     except (UserError, WireError) as error:
         return _complain(str(error))
     if ended is None:

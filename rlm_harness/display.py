@@ -46,6 +46,7 @@ _STOPS = {
     "max_turns": "no answer before the last turn",
     "empty": "the model had nothing to say",
     "refused": "the endpoint refused the request",
+    "workspace_lost": "the workspace was lost",
     "error": "the session could not go on",
 }
 """How a session without an answer ended; what to do about it is in its message, which goes to stderr."""

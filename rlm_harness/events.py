@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from rlm_wire.broker.info import LostCall
+
 
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one model call, or summed over several, as the endpoint reports them."""
@@ -123,10 +125,11 @@ class Reconnected(_Event, frozen=True):
 
 
 class SessionEnded(_Event, frozen=True):
-    """`stop` is `answered`, `max_turns`, `length`, `empty`, `cancelled`, `refused` or `error`.
+    """`stop` is `answered`, `max_turns`, `length`, `empty`, `cancelled`, `refused`, `workspace_lost` or `error`.
 
     `length`: the reply was cut at the model's token limit; `empty`: there was nothing in it; `refused`: the endpoint
-    will not have the request; `error`: the session could not go on. `message` says what went wrong and what to do.
+    will not have the request; `workspace_lost`: the worker is gone, which is no fault of the agent's, and `lost` are
+    the calls that were open then; `error`: the session could not go on. `message` says what went wrong and what to do.
     `notices` are what the agent has left running.
     """
 
@@ -138,6 +141,7 @@ class SessionEnded(_Event, frozen=True):
     ledger: str
     message: str = ""
     notices: list[str] = []
+    lost: list[LostCall] = []
 
 
 class Verdict(_Event, frozen=True):

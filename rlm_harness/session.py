@@ -18,7 +18,8 @@ import trio
 
 from rlm_harness.agent import Agent
 from rlm_harness.connection import connection_told
-from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted
+from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted, Usage
+from rlm_harness.ledger import records
 from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
 from rlm_harness.model.interface import Model, ModelError
 from rlm_harness.prompts import Surroundings
@@ -26,6 +27,9 @@ from rlm_harness.workspace import Workspace, local_worker_url
 from rlm_wire.errors import SessionLost
 
 Result = TypeVar("Result")
+
+WORKSPACE_LOST = 3
+"""The exit code that says that not the agent failed but what it worked in."""
 
 LEAVE_GRACE = 1.0
 """Seconds a worker that was given up gets to end what it runs by itself, before it is killed for it."""
@@ -137,24 +141,35 @@ async def run_task(
         info = workspace.info
         await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
         await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
+        turns, usage, notices = 0, Usage(), []
         with interrupts.connected(workspace.abandon):
-            async with connection_told(workspace.peer, emit), workspace.agent(ledger=ledger) as tools:
-                surroundings = Surroundings(info.cwd, info.platform, info.python)
-                agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
-                stop, answer, message = await _prompt(agent, task.text, interrupts)
-        notices = list(tools.closed.notices) if tools.closed else []
+            try:
+                async with connection_told(workspace.peer, emit), workspace.agent(ledger=ledger) as tools:
+                    surroundings = Surroundings(info.cwd, info.platform, info.python)
+                    agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
+                    stop, answer, message = await _prompt(agent, task.text, workspace, interrupts)
+                turns, usage = agent.turns, agent.usage
+                notices += tools.closed.notices if tools.closed else []
+            except SessionLost:  # before there was an agent
+                stop, answer, message = _lost(workspace, interrupts)
+        lost = workspace.lost if stop == "workspace_lost" else None
+        calls = lost.calls if lost else []
         try:
-            done = {"turns": agent.turns, "usage": agent.usage}
+            if lost:
+                await ledger.append(records.WorkspaceLost(reason=lost.reason, calls=calls))
+            done = {"turns": turns, "usage": usage, "message": message, "lost": calls}
             await ledger.write_meta(_meta(ledger, model, workspace, status=stop) | done)
         except LedgerError as error:
             notices.append(str(error))
+    if stop == "answered" and workspace.lost:
+        notices.append(f"what was left running is not known: {workspace.lost.reason}")
     duration = trio.current_time() - started
-    ended = SessionEnded(stop, answer, agent.turns, agent.usage, duration, str(ledger.path), message, notices)
+    ended = SessionEnded(stop, answer, turns, usage, duration, str(ledger.path), message, notices, calls)
     await emit(ended)
     return ended
 
 
-async def _prompt(agent: Agent, text: str, interrupts: Interrupts) -> tuple[str, str, str]:
+async def _prompt(agent: Agent, text: str, workspace: Workspace, interrupts: Interrupts) -> tuple[str, str, str]:
     """How the prompt ended: stop, answer, and what went wrong."""
     with interrupts.turn():
         try:
@@ -163,12 +178,18 @@ async def _prompt(agent: Agent, text: str, interrupts: Interrupts) -> tuple[str,
             return "refused" if error.refused else "error", "", str(error)
         except LedgerError as error:
             return "error", "", str(error)
-        except SessionLost as error:
-            if interrupts.received is None:  # else it was we who gave the session up
-                return "error", "", str(error)
+        except SessionLost:
+            return _lost(workspace, interrupts)
         else:
             return outcome.stop, outcome.answer, _ADVICE.get(outcome.stop, "")
     return "cancelled", "", ""
+
+
+def _lost(workspace: Workspace, interrupts: Interrupts) -> tuple[str, str, str]:
+    """How a prompt ended whose workspace is gone."""
+    if interrupts.received is not None:  # it was we who gave it up
+        return "cancelled", "", ""
+    return "workspace_lost", "", str(workspace.lost)
 
 
 def _meta(ledger: Ledger, model: Model, workspace: Workspace, *, status: str) -> dict[str, object]:
@@ -183,9 +204,8 @@ def _meta(ledger: Ledger, model: Model, workspace: Workspace, *, status: str) ->
 
 
 def exit_code(ended: SessionEnded | None, interrupts: Interrupts) -> int:
-    """0 for an answer, 2 if the endpoint refused what was configured, 128 + n for signal n, else 1."""
+    """0 for an answer, 2 if the endpoint refused what was configured, WORKSPACE_LOST, 128 + n for signal n, else 1."""
     if interrupts.received is not None:
         return 128 + interrupts.received
-    if ended is None or ended.stop != "answered":
-        return 2 if ended is not None and ended.stop == "refused" else 1
-    return 0
+    codes = {"answered": 0, "refused": 2, "workspace_lost": WORKSPACE_LOST}
+    return 1 if ended is None else codes.get(ended.stop, 1)

@@ -18,6 +18,7 @@ import trio
 import rlm_wire
 from rlm_harness.background import AgentJobs, AgentServices, AgentWatches
 from rlm_harness.callbacks import CellScopes, HarnessService
+from rlm_harness.loss import WorkspaceLost, held, loss_of
 from rlm_harness.replication import LedgerSource, Replication
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError, SessionLost
@@ -47,7 +48,8 @@ class AgentTools:
 
     Calls may run at the same time; cells of one agent run one after another. `timeout` is in seconds from the start of
     the work, None for no limit. `on_output` gets live output as text that never ends inside a character, invalid bytes
-    replaced. Every method raises CallError if the worker refuses the call and SessionLost if the worker is gone.
+    replaced. Every method raises CallError if the worker refuses the call and SessionLost if the worker is gone, which
+    says what became of this call.
 
     Cancellation, of all four: stops the work in the workspace and waits until it has stopped; what it had produced is
     lost. `open_bash` and `open_ipython` give the call itself, whose `cancel()` keeps the partial result.
@@ -106,6 +108,10 @@ class AgentTools:
         with self._cells.open(self.name) as scope:
             async with self._peer.open(self._execute(code, timeout, scope)) as call:
                 yield call
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """As `Workspace.held`."""
+        return held(self._peer)
 
     async def inspect(self) -> KernelVariables:
         """The variables of the agent's kernel, with types and sizes; also while a cell runs. Runs no code of theirs."""
@@ -166,6 +172,19 @@ class Workspace:
         """What closing it has come to; set by `close`, and at the latest when the `connect` block is left."""
         self._cells = cells
 
+    @property
+    def lost(self) -> WorkspaceLost | None:
+        """That the worker was lost, why, and what had been asked of it; None while it is there, or closed in order."""
+        return loss_of(self.peer)
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """A block that ends with the workspace: once that is lost, the block is cancelled and raises WorkspaceLost.
+
+        For whatever makes no calls meanwhile and would not find out. While the connection can still come back, nothing
+        is lost. Cancellation: of the block only.
+        """
+        return held(self.peer)
+
     def abandon(self) -> None:
         """Give the connection up at once, and with it every open call, also those that wait for work to stop.
 
@@ -215,6 +234,8 @@ class Workspace:
         *,
         quotas: Quotas | None = None,
         service: rlm_wire.Service | None = None,
+        limits: rlm_wire.Limits | None = None,
+        patience: rlm_wire.Patience | None = None,
         trace: rlm_wire.Trace | None = None,
     ) -> AsyncIterator[Workspace]:
         """Connect to the worker at `url`; `local_worker_url()` starts one of our own, which ends with this block.
@@ -222,7 +243,8 @@ class Workspace:
         `cwd` (None: the worker's own) is the directory of its agents and must exist there; `env` is laid over the
         environment that the worker allows its tools. `quotas` (None: the defaults) bound what its agents run in the
         background. `service` answers what cells call (`rlm.call("method", ...)`, and whatever of `rlm` the worker does
-        not answer itself); `calling_agent()` tells its handlers for whom. `trace` records every frame.
+        not answer itself); `calling_agent()` tells its handlers for whom. `limits` (its `lease`: how long a connection
+        may be away), `patience` (how long silence is borne) and `trace` are as for `rlm_wire.connect`.
 
         Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
         if the worker refuses `cwd`, `env` or `quotas`, RuntimeError outside of Trio. Leaving the block closes the
@@ -234,7 +256,8 @@ class Workspace:
                 "Workspace needs Trio: run it under trio.run, or use rlm_wire.blocking / rlm_wire.asyncio"
             )
         cells = CellScopes()
-        async with rlm_wire.connect(url, HarnessService(cells, service), token=token, trace=trace) as peer:
+        ours = HarnessService(cells, service)
+        async with rlm_wire.connect(url, ours, token, limits=limits, patience=patience, trace=trace) as peer:
             info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None, quotas))
             workspace = Workspace(peer, info, cells)
             try:

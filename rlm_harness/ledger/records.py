@@ -13,6 +13,7 @@ import msgspec
 
 from rlm_harness.events import Usage, snake_case
 from rlm_harness.model.interface import Message
+from rlm_wire.broker.info import LostCall
 
 
 class _Record(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="type", tag=snake_case):
@@ -90,7 +91,14 @@ class PromptRollback(_Record):
     prompt_id: str
     start_turn: int
     attempted_turns: int
-    reason: Literal["cancelled", "error"]
+    reason: Literal["cancelled", "workspace_lost", "error"]
+
+
+class WorkspaceLost(_Record):
+    """The workspace was lost, and why; `calls` are those that were open, each with its method and its fate."""
+
+    reason: str
+    calls: list[LostCall]
 
 
 class Done(_Record):
@@ -106,4 +114,4 @@ MessageRecord: TypeAlias = (
     System | User | EmptyReplyNudge | PlanReplyNudge | KernelRecovery | Assistant | ToolResult | ContextMessage
 )
 
-Record: TypeAlias = MessageRecord | ContextWindow | PromptRollback | Done
+Record: TypeAlias = MessageRecord | ContextWindow | PromptRollback | WorkspaceLost | Done

@@ -1,9 +1,10 @@
-"""What a session's handshake told."""
+"""What is known of a session: from its handshake, and at its loss."""
 
 from __future__ import annotations
 
 import msgspec
 
+from rlm_wire.errors import Fate
 from rlm_wire.frames.limits import Limits
 
 
@@ -16,3 +17,17 @@ class PeerInfo(msgspec.Struct, frozen=True):
     features: list[str]
     limits: Limits
     session: str
+
+
+class LostCall(msgspec.Struct, frozen=True):
+    """A call that was open when its session was lost; `fate` as of `SessionLost`."""
+
+    method: str
+    fate: Fate
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Why a session was lost, for people, and what was open then, in the order in which it was begun."""
+
+    reason: str
+    calls: list[LostCall]

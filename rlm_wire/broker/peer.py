@@ -15,7 +15,7 @@ import trio
 
 from rlm_wire.broker.calls import DEADLINE_GRACE, Call
 from rlm_wire.broker.handlers import Handlers
-from rlm_wire.broker.info import PeerInfo
+from rlm_wire.broker.info import Loss, LostCall, PeerInfo
 from rlm_wire.broker.items import ItemGate
 from rlm_wire.broker.line import Line
 from rlm_wire.broker.link import Link
@@ -57,6 +57,8 @@ class Peer:
         """What the service's lifespan yielded: `call.state` in handlers."""
         self.interruption = ""
         """Why there is no connection, while `state` is `reconnecting`; for people."""
+        self.loss: Loss | None = None
+        """Set when the session was lost; None while it lives, and if it was closed here in order."""
         self._description = description
         self._resumable = resumable
         self._connection = connection
@@ -238,9 +240,12 @@ class Peer:
         message = CLOSED_HERE if self._closing else str(error)  # the peer hung up on our Goodbye, as it should
         fates = self._connection.fates()
         self._error = SessionLost(message)
+        lost = [LostCall(call.method, fates.get(call.id, "maybe_executed")) for call in self._calls.values()]
+        if message != CLOSED_HERE:
+            self.loss = Loss(message, lost)
         self._set_state("closed")
-        for call_id, call in self._calls.items():
-            call.lose(SessionLost(message, fate=fates.get(call_id, "maybe_executed")))
+        for call, known in zip(self._calls.values(), lost, strict=True):
+            call.lose(SessionLost(message, fate=known.fate))
         self._calls.clear()
         for pong in self._pongs.values():
             pong.set()

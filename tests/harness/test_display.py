@@ -86,6 +86,7 @@ def test_a_session_reads_like_this():
         ("max_turns", "no answer before the last turn"),
         ("empty", "the model had nothing to say"),
         ("refused", "the endpoint refused the request"),
+        ("workspace_lost", "the workspace was lost"),
         ("error", "the session could not go on"),
         ("cancelled", "── cancelled"),
     ],
