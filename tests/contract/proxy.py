@@ -4,39 +4,54 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final, Literal
 
 import trio
 
 _RESET = struct.pack("ii", 1, 0)
 
+Direction = Literal["to server", "to client"]
+BOTH: Final[tuple[Direction, ...]] = ("to server", "to client")
+
 
 class Proxy:
-    """`url` leads to the server at `target`. `made`: connections so far."""
+    """`url` leads to the server at `target`. `made`: connections so far.
 
-    def __init__(self, target: str, directory: Path) -> None:
+    `allowance` gives, for each connection, the bytes that it carries, both ways together, before it is cut.
+    """
+
+    def __init__(self, target: str, directory: Path, allowance: Callable[[], int] | None = None) -> None:
         self.made = 0
         self._scheme, _, self._address = target.partition(":")
         self._path = directory / "proxy"
+        self._allowance = allowance
         self._scopes: set[trio.CancelScope] = set()
-        self._flows = trio.Event()
-        self._flows.set()
+        self._flows = {direction: trio.Event() for direction in BOTH}
+        self._cut_before: Direction | None = None
         self.url = ""
+        self.speak()
 
     def cut(self) -> None:
         """Reset every connection there is."""
         for scope in self._scopes:
             scope.cancel()
 
-    def silence(self) -> None:
-        """From now on nothing passes, and nothing breaks."""
-        self._flows = trio.Event()
+    def cut_before_next(self, direction: Direction) -> None:
+        """What is sent next in that direction is not carried: its connection is cut instead."""
+        self._cut_before = direction
+
+    def silence(self, *directions: Direction) -> None:
+        """From now on nothing passes in these directions (none given: in both), and nothing breaks."""
+        for direction in directions or BOTH:
+            self._flows[direction] = trio.Event()
 
     def speak(self) -> None:
         """For connections made from now on, and those that were silenced."""
-        self._flows.set()
+        for flow in self._flows.values():
+            flow.set()
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         if self._scheme == "unix":
@@ -57,45 +72,72 @@ class Proxy:
                     nursery.start_soon(self._join, near)
 
     async def _join(self, near: trio.socket.SocketType) -> None:
-        if self._scheme == "unix":
-            far = trio.socket.socket(socket.AF_UNIX)
-            await far.connect(self._address)
-        else:
-            host, _, port = self._address.removeprefix("//").rpartition(":")
-            far = trio.socket.socket()
-            await far.connect((host, int(port)))
-        with trio.CancelScope() as scope, near, far:
-            self._scopes.add(scope)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._copy, near, far, scope)
-                nursery.start_soon(self._copy, far, near, scope)
-        self._scopes.discard(scope)
+        with near:
+            try:
+                far = await self._connect()
+            except OSError:
+                return  # nobody there: so it looks to the client, too
+            with trio.CancelScope() as scope, far:
+                self._scopes.add(scope)
+                left = [self._allowance() if self._allowance else None]
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._copy, near, far, "to server", left, scope)
+                    nursery.start_soon(self._copy, far, near, "to client", left, scope)
+            self._scopes.discard(scope)
+
+    async def _connect(self) -> trio.socket.SocketType:
+        host, _, port = self._address.removeprefix("//").rpartition(":")
+        unix = self._scheme == "unix"
+        far = trio.socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+        try:
+            await far.connect(self._address if unix else (host, int(port)))
+        except OSError:
+            far.close()
+            raise
+        return far
 
     async def _copy(
-        self, source: trio.socket.SocketType, sink: trio.socket.SocketType, scope: trio.CancelScope
+        self,
+        source: trio.socket.SocketType,
+        sink: trio.socket.SocketType,
+        direction: Direction,
+        left: list[int | None],
+        scope: trio.CancelScope,
     ) -> None:
-        flows = self._flows
         try:
             while data := await source.recv(65536):
-                await flows.wait()
-                if flows is not self._flows:
-                    flows = self._flows
-                    await flows.wait()
-                view = memoryview(data)
+                if self._cut_before == direction:
+                    self._cut_before = None
+                    await self._cut(scope)
+                await self._flowing(direction)
+                view = memoryview(data)[: left[0]]
+                if left[0] is not None:
+                    left[0] -= len(view)
                 while view:
                     view = view[await sink.send(view) :]
+                if left[0] == 0:
+                    await self._cut(scope)
         except OSError:
             pass
         except trio.Cancelled:
             if self._scheme != "unix":
                 source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             raise
+        await self._flowing(direction)  # an end does not pass either where nothing does
         scope.cancel()
+
+    async def _cut(self, scope: trio.CancelScope) -> None:
+        scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    async def _flowing(self, direction: Direction) -> None:
+        while not self._flows[direction].is_set():
+            await self._flows[direction].wait()
 
 
 @asynccontextmanager
-async def proxied(target: str, directory: Path) -> AsyncIterator[Proxy]:
-    proxy = Proxy(target, directory)
+async def proxied(target: str, directory: Path, allowance: Callable[[], int] | None = None) -> AsyncIterator[Proxy]:
+    proxy = Proxy(target, directory, allowance)
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.run)
         yield proxy
