@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -59,8 +59,8 @@ class Subject:
         clocks = [(~pid << 3) | 2 for pid in self.pids]  # how Linux names the CPU clock of another process
         return sum(map(time.clock_gettime, clocks))
 
-    def pin(self, cores: set[int]) -> None:
-        for pid in self.pids:
+    def pin(self, client: set[int], server: set[int]) -> None:
+        for pid, cores in zip(self.pids, (client, server), strict=True):
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 os.sched_setaffinity(int(thread.name), cores)
 
@@ -102,15 +102,24 @@ class Lab:
                 turns[subject.name].append(subject.ask(measurement, count))
         return turns
 
-    @contextmanager
-    def one_core(self) -> Iterator[None]:
+    def one_core(self) -> AbstractContextManager[None]:
         """Both processes of each subject on one core: a halted core takes longer to wake than a call takes."""
         cores = os.sched_getaffinity(0)
+        return self._pinned({max(cores)}, {max(cores)})
+
+    def cores_apart(self) -> AbstractContextManager[None]:
+        """Each process of a subject on a core of its own: else it is chance whether both ends work at once."""
+        cores = os.sched_getaffinity(0)
+        return self._pinned({max(cores)}, {min(cores)})
+
+    @contextmanager
+    def _pinned(self, client: set[int], server: set[int]) -> Iterator[None]:
+        cores = os.sched_getaffinity(0)
         for subject in self.subjects.values():
-            subject.pin({max(cores)})
+            subject.pin(client, server)
         yield
         for subject in self.subjects.values():
-            subject.pin(cores)
+            subject.pin(cores, cores)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ def measure(lab: Lab) -> Iterator[Row]:
     yield from _sequential(lab, "64-byte call, both cores")
     with lab.one_core():
         yield from _sequential(lab, "64-byte call, one core")
-    yield from _in_flight(lab)
+    with lab.cores_apart():
+        yield from _in_flight(lab)
 
 
 def _sequential(lab: Lab, quantity: str) -> Iterator[Row]:
