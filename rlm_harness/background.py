@@ -33,9 +33,10 @@ class AgentJobs:
         yield_after: float = 10.0,
         timeout: float | None = None,
         stdin: bool = False,
+        tty: bool = False,
     ) -> jobs.Job:
-        """Start a job and wait for its end, `yield_after` seconds at most."""
-        request = jobs.RunJob(self._agent, _command(command), cwd, _copy(env), yield_after, timeout, stdin)
+        """Start a job and wait for its end, `yield_after` seconds at most. `tty`: it runs in a terminal."""
+        request = jobs.RunJob(self._agent, _command(command), cwd, _copy(env), yield_after, timeout, stdin, tty)
         return await self._peer.call(request)
 
     async def start(
@@ -46,9 +47,10 @@ class AgentJobs:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         stdin: bool = False,
+        tty: bool = False,
     ) -> jobs.Job:
         """Start a job; its end is told by an event."""
-        return await self.run(command, cwd=cwd, env=env, yield_after=0.0, timeout=timeout, stdin=stdin)
+        return await self.run(command, cwd=cwd, env=env, yield_after=0.0, timeout=timeout, stdin=stdin, tty=tty)
 
     async def result(self, job: str, *, yield_after: float = 300.0) -> jobs.Job:
         """A job once it has ended, or as it is after `yield_after` seconds."""
@@ -77,12 +79,16 @@ class AgentJobs:
         return await self._peer.call(jobs.CancelJob(self._agent, job, grace))
 
     async def write(self, job: str, data: bytes) -> None:
-        """Write to the stdin of a job; waits while it does not read."""
+        """Write to the stdin of a job, or type at its terminal; waits while it does not read."""
         await self._peer.call(jobs.WriteJob(self._agent, job, data))
 
     async def close_stdin(self, job: str) -> None:
-        """End of file on the stdin of a job."""
+        """End of file on the stdin of a job; Ctrl-D at its terminal."""
         await self._peer.call(jobs.CloseJobStdin(self._agent, job))
+
+    async def resize(self, job: str, rows: int, cols: int) -> None:
+        """Give the terminal of a job another size."""
+        await self._peer.call(jobs.ResizeJob(self._agent, job, rows, cols))
 
     async def setenv(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Set variables for all later jobs and services of the agent; returns all that are set."""

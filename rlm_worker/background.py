@@ -81,6 +81,7 @@ OPERATIONS: Final[Mapping[type[Request[Any]], Callable[[Background], Operation]]
     job_methods.CancelJob: lambda background: background.jobs.cancel,
     job_methods.WriteJob: lambda background: background.jobs.write,
     job_methods.CloseJobStdin: lambda background: background.jobs.close_stdin,
+    job_methods.ResizeJob: lambda background: background.jobs.resize,
     job_methods.SetEnvironment: lambda background: background.jobs.setenv,
     job_methods.GetEnvironment: lambda background: background.jobs.getenv,
     service_methods.StartService: lambda background: background.services.start,

@@ -101,6 +101,10 @@ class RunJob(Request[Job], tag="jobs.run"):
     to the agent's directory; `env` is laid over what `jobs.setenv` set, and that over the agent's environment. After
     `timeout` seconds (None: never) all that descends from it is killed.
 
+    With `tty`, the three streams are a terminal of 80 columns and 24 rows, the job's controlling one, with all that
+    terminals do: lines of output end in CR LF, input is echoed, and a Ctrl-C that is written interrupts the job
+    (`jobs.write`, `jobs.resize`). What it has left running gets SIGHUP at its end. TERM is xterm-256color.
+
     Fails with `invalid_argument`, `not_found` (directory), `resource_exhausted` (32 are active, or what the harness
     granted).
     Cancelling stops the waiting; a job that has been started runs on.
@@ -113,6 +117,7 @@ class RunJob(Request[Job], tag="jobs.run"):
     yield_after: float = 10.0
     timeout: float | None = None
     stdin: bool = False
+    tty: bool = False
 
 
 class JobResult(Request[Job], tag="jobs.result"):
@@ -179,8 +184,11 @@ class CancelJob(Request[JobInfo], tag="jobs.cancel"):
 class WriteJob(Request[None], tag="jobs.write"):
     """Write at most 1 MiB to the stdin of a job that was started with `stdin`; answers once the pipe has taken it all.
 
-    Fails with `not_found`, `invalid_argument` (too much), `failed_precondition` (started without stdin, closed, the job
-    has ended or does not read any more). Cancelling: part of it may have been written.
+    With `tty`, it is as if it were typed: control characters mean what the terminal makes of them, and a line may have
+    4,095 bytes unless the job reads without lines.
+
+    Fails with `not_found`, `invalid_argument` (too much), `failed_precondition` (started without either, closed, or the
+    job has ended or does not read any more). Cancelling: part of it may have been written.
     """
 
     agent: str
@@ -191,11 +199,24 @@ class WriteJob(Request[None], tag="jobs.write"):
 class CloseJobStdin(Request[None], tag="jobs.close_stdin"):
     """End of file on the stdin of a job, behind what is being written. Closing twice is harmless while it runs.
 
-    Fails with `not_found`, `failed_precondition` (started without stdin, or ended).
+    With `tty`, Ctrl-D is written: it ends the input of whoever reads lines at the moment, and more can be written.
+    Fails with `not_found`, `failed_precondition` (started without stdin and tty, or ended).
     """
 
     agent: str
     job: str
+
+
+class ResizeJob(Request[None], tag="jobs.resize"):
+    """Give the terminal of a job that was started with `tty` another size, each from 1 to 65,535; it gets SIGWINCH.
+
+    Fails with `not_found`, `invalid_argument`, `failed_precondition` (started without tty, or ended).
+    """
+
+    agent: str
+    job: str
+    rows: int
+    cols: int
 
 
 class SetEnvironment(Request[dict[str, str]], tag="jobs.setenv"):

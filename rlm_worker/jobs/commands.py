@@ -14,7 +14,7 @@ from rlm_wire.errors import CallError
 from rlm_worker.jobs.output import KeptOutput
 from rlm_worker.paths import checked_path
 from rlm_worker.processes import DirectoryError, Process, Reaper, memory_file
-from rlm_worker.processes.descriptors import OutputPipe
+from rlm_worker.processes.descriptors import OutputPipe, Terminal
 from rlm_worker.roster import Owner, Roster
 from rlm_worker.tools.bash import find_bash
 
@@ -28,6 +28,9 @@ EOF_WAIT = 2.0
 """Seconds for which output is still taken once bash has ended: `tee >(wc -c)` prints after it."""
 
 BASH_OPTIONS = ("--noprofile", "--norc", "-o", "pipefail")
+
+NO_TERMINAL, TERMINAL = "dumb", "xterm-256color"
+"""TERM of commands without a terminal, unless somebody says otherwise, and of those with one."""
 
 
 class Place(Protocol):
@@ -62,10 +65,14 @@ class ShellCommand:
         self._env = env
 
     async def start(self, pipe: OutputPipe, stdin: int | None = None) -> Process:
-        """Start it with bash; its output goes to `pipe`. Raises what `Reaper.spawn` raises.
+        """Start it with bash; its output goes to `pipe`, where a terminal is its input, too.
+
+        Raises what `Reaper.spawn` raises.
 
         The agent's own directory may have been removed: then it runs in another one, and `notices` says so.
         """
+        if isinstance(pipe, Terminal):
+            stdin = pipe.write
         fds = {1: pipe.write, 2: pipe.write} | ({} if stdin is None else {0: stdin})
         with memory_file("command", self.text.encode("utf-8", "surrogateescape")) as script:
             return await self.spawn(list(BASH_OPTIONS), fds, pipe, script)
@@ -87,8 +94,13 @@ class ShellCommand:
         self, arguments: list[str], fds: Mapping[int, int], pipe: OutputPipe, script: int | None
     ) -> Process:
         env = {**self._place.env, **self._env, "PWD": self.cwd}
+        terminal = isinstance(pipe, Terminal)
+        if terminal and env.get("TERM", NO_TERMINAL) == NO_TERMINAL:
+            env["TERM"] = TERMINAL
         argv = [find_bash(env.get("PATH")), *arguments]
-        process = await self._place.reaper.spawn(argv, cwd=self.cwd, env=env, fds=fds, output=pipe.read, script=script)
+        process = await self._place.reaper.spawn(
+            argv, cwd=self.cwd, env=env, fds=fds, output=pipe.read, script=script, terminal=terminal
+        )
         self._place.roster.add(process, self._owner)
         return process
 

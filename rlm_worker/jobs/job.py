@@ -18,6 +18,7 @@ from rlm_worker.jobs.output import KeptOutput
 from rlm_worker.jobs.stdin import JobInput
 from rlm_worker.jobs.texts import ended_text, last_words, running_text
 from rlm_worker.processes import Process, output_pipe
+from rlm_worker.processes.descriptors import Terminal, open_terminal
 
 
 class ShellJob:
@@ -30,6 +31,7 @@ class ShellJob:
         self.owner = owner
         self.output = output
         self.input: JobInput | None = None
+        self.terminal: Terminal | None = None
         self.ended = trio.Event()
         self._command = command
         self._events = events
@@ -47,14 +49,17 @@ class ShellJob:
         self._announced = False
         self._collected = False
 
-    async def run(self, stdin: bool, on_start: Callable[[], None]) -> None:
+    async def run(self, stdin: bool, tty: bool, on_start: Callable[[], None]) -> None:
         """Start it, call `on_start`, and look after it until it has ended.
 
         Raises what starting raises; nothing once it was started. Cancellation: ends it and all that descends from it.
         """
-        with output_pipe() as pipe:
+        with open_terminal() if tty else output_pipe() as pipe:
             try:
-                if stdin:
+                if isinstance(pipe, Terminal):
+                    self.terminal = pipe
+                    self.input = JobInput(pipe.read)
+                elif stdin:
                     self.input = JobInput()
                 process = await self._command.start(pipe, self.input.read_end if self.input else None)
             except BaseException:

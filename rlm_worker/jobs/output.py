@@ -75,7 +75,7 @@ class KeptOutput:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, READ_SIZE)
         while True:
             try:
-                data = os.read(descriptor, READ_SIZE)
+                data = _read(descriptor, READ_SIZE)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(descriptor)
                 continue
@@ -87,14 +87,16 @@ class KeptOutput:
 
     async def drain(self, descriptor: int) -> None:
         """Keep what is in the pipe at this moment and no more; notices if it was closed. Never waits for a writer."""
-        for _ in range(4):  # more than a pipe holds, unless somebody made it larger still
+        left = 4 * READ_SIZE  # more than a pipe holds, unless somebody made it larger still
+        while left > 0:
             try:
-                data = os.read(descriptor, READ_SIZE)
+                data = _read(descriptor, min(left, READ_SIZE))
             except BlockingIOError:
                 return
             if not data:
                 self.complete = True
                 return
+            left -= len(data)
             await self.feed(data)
 
     async def feed(self, data: bytes) -> None:
@@ -280,6 +282,16 @@ class KeptOutput:
     def _tell(self) -> None:
         self._grown.set()
         self._grown = trio.Event()
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """What is there, empty at the end. Raises BlockingIOError."""
+    try:
+        return os.read(descriptor, size)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""  # how a terminal says that nobody has it open any more
 
 
 def _remove(path: Path) -> None:

@@ -23,6 +23,7 @@ from rlm_wire.methods.jobs import (
     ListJobs,
     OutputRange,
     ReadJob,
+    ResizeJob,
     RunJob,
     SetEnvironment,
     WriteJob,
@@ -44,6 +45,9 @@ REMEMBERED = 1024
 """Ended jobs that are remembered; older ones are forgotten."""
 
 ENVIRONMENT_LIMIT = 256 * 1024
+
+SIZE_LIMIT = 65_535
+"""Rows and columns of a terminal: the system has 16 bits for each."""
 
 Send = Callable[[OutputChunk], Awaitable[None]]
 Stoppable = Callable[[], AbstractContextManager[trio.CancelScope]]
@@ -73,10 +77,10 @@ class Jobs:
         output = KeptOutput(self._disk, name, self.quotas.job_bytes)
         job = ShellJob(name, request.agent, command, output, self._events, timeout)
         with one_error():
-            await self._nursery.start(self._live, job, request.stdin)
+            await self._nursery.start(self._live, job, request.stdin, request.tty)
         return await job.wait(wait)
 
-    async def _live(self, job: ShellJob, stdin: bool, task_status: trio.TaskStatus[None]) -> None:
+    async def _live(self, job: ShellJob, stdin: bool, tty: bool, task_status: trio.TaskStatus[None]) -> None:
         if self._active >= self.quotas.active_jobs:
             message = f"active shell job limit reached ({self.quotas.active_jobs}): cancel one, or wait for its end"
             raise CallError("resource_exhausted", message, retryable=True)
@@ -89,7 +93,7 @@ class Jobs:
 
         self._active += 1
         try:
-            await job.run(stdin, started)
+            await job.run(stdin, tty, started)
         finally:
             self._active -= 1
         if len(self._jobs) - self._active > REMEMBERED:
@@ -136,6 +140,16 @@ class Jobs:
 
     async def close_stdin(self, request: CloseJobStdin) -> None:
         await self._input(request.agent, request.job).close()
+
+    async def resize(self, request: ResizeJob) -> None:
+        if not (1 <= request.rows <= SIZE_LIMIT and 1 <= request.cols <= SIZE_LIMIT):
+            raise CallError("invalid_argument", f"a terminal has from 1 to {SIZE_LIMIT} rows and columns")
+        job = self.job(request.agent, request.job)
+        if job.terminal is None:
+            raise CallError("failed_precondition", f"{job.id} was started without tty=True: it has no terminal")
+        if job.ended.is_set():
+            raise CallError("failed_precondition", "the job has ended")
+        job.terminal.resize(request.rows, request.cols)
 
     async def setenv(self, request: SetEnvironment) -> dict[str, str]:
         variables = {**self.variables(request.agent), **checked_environment(request.variables)}

@@ -5,8 +5,11 @@ Making one raises CallError("resource_exhausted") if the system has none left: t
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,6 +35,12 @@ def pipe() -> tuple[int, int]:
         return os.pipe2(os.O_CLOEXEC)
 
 
+def same(descriptor: int) -> int:
+    """Another descriptor of the same file, close-on-exec."""
+    with _enough_of_them():
+        return os.dup(descriptor)
+
+
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """A connected pair of Unix stream sockets."""
     with _enough_of_them():
@@ -50,8 +59,8 @@ def _enough_of_them() -> Iterator[None]:
 class OutputPipe:
     """A pipe for the output of a process. `read` is non-blocking; writers block as on any pipe."""
 
-    def __init__(self) -> None:
-        self.read, self.write = pipe()
+    def __init__(self, ends: tuple[int, int] | None = None) -> None:
+        self.read, self.write = ends or pipe()
         os.set_blocking(self.read, False)
 
     def close_write(self) -> None:
@@ -73,3 +82,25 @@ def output_pipe() -> Iterator[OutputPipe]:
         yield made
     finally:
         made.close()
+
+
+class Terminal(OutputPipe):
+    """A pseudo-terminal in the place of a pipe: `read` is our end, for both directions, and `write` the process's."""
+
+    def __init__(self) -> None:
+        with _enough_of_them():
+            super().__init__(os.openpty())
+        self.resize(24, 80)
+
+    def resize(self, rows: int, cols: int) -> None:
+        fcntl.ioctl(self.read, termios.TIOCSWINSZ, struct.pack("4H", rows, cols, 0, 0))
+
+
+@contextmanager
+def open_terminal() -> Iterator[Terminal]:
+    """A terminal that is closed with the block."""
+    terminal = Terminal()
+    try:
+        yield terminal
+    finally:
+        terminal.close()

@@ -277,6 +277,8 @@ class Reaper:
                 return
         except BlockingIOError:
             return
+        except OSError:  # EIO, the end of a terminal
+            pass
         self._drains.discard(descriptor)
         self._unwatch(descriptor)
         os.close(descriptor)

@@ -29,6 +29,7 @@ class Order:
         self.sources = descriptors[1:] if flags & wire.BODY_APART else descriptors[:]
         self.script = self.sources.pop() if flags & wire.SCRIPT else -1
         self.output = self.sources.pop() if flags & wire.OUTPUT else -1
+        self.terminal = bool(flags & wire.TERMINAL)
         if self.script >= 0:
             self.argv.append(b"/proc/%d/fd/%d" % (os.getpid(), self.script))
 
@@ -45,7 +46,11 @@ def spawn(order: Order) -> int:
     try:
         empty = {0, 1, 2} - set(order.targets)
         actions: list[_FileAction] = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in empty]
-        actions += [(os.POSIX_SPAWN_DUP2, *pair) for pair in zip(sources, order.targets, strict=True)]
+        for source, target in zip(sources, order.targets, strict=True):
+            if target == 0 and order.terminal:  # a terminal that a session leader opens becomes its controlling one
+                actions.append((os.POSIX_SPAWN_OPEN, 0, f"/proc/self/fd/{source}", os.O_RDWR, 0))
+            else:
+                actions.append((os.POSIX_SPAWN_DUP2, source, target))
         _enter(order.cwd)  # posix_spawn knows no directory; with a single thread, our own is nobody else's
         return os.posix_spawn(
             order.argv[0],

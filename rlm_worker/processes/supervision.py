@@ -87,14 +87,16 @@ class Reaper:
         fds: Mapping[int, int],
         output: int | None = None,
         script: int | None = None,
+        terminal: bool = False,
     ) -> Process:
         """Start `argv[0]` (a path) in a session of its own.
 
         `fds` maps the child's descriptor numbers to ours; of 0, 1 and 2, those not named are /dev/null, everything
         else is closed. All signals have their defaults. `output` is the read end of a pipe that the child writes to:
         the reaper holds it too, so that nobody dies of a broken pipe when the worker stops reading or is gone. `script`
-        is a file descriptor that the process finds as the path added to its arguments. The caller keeps its
-        descriptors. Nothing about size is checked here: arguments and environment may have megabytes.
+        is a file descriptor that the process finds as the path added to its arguments. `terminal`: its descriptor 0 is
+        one, and becomes its controlling terminal. The caller keeps its descriptors. Nothing about size is checked here:
+        arguments and environment may have megabytes.
 
         Raises DirectoryError if `cwd` cannot be entered, else CallError: `not_found`, `permission_denied`,
         `resource_exhausted` (too many processes or descriptors; arguments too long), `failed_precondition` (no
@@ -106,6 +108,7 @@ class Reaper:
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
         variables[wire.MARKER] = self.marker(key)
         flags = (wire.OUTPUT if output is not None else 0) | (wire.SCRIPT if script is not None else 0)
+        flags |= wire.TERMINAL if terminal else 0
         strings = (os.fsencode(cwd), [os.fsencode(argument) for argument in argv], variables)
         sources = [*fds.values(), *(descriptor for descriptor in (output, script) if descriptor is not None)]
         try:

@@ -15,6 +15,7 @@ from rlm_wire.methods.jobs import (
     ListJobs,
     OutputRange,
     ReadJob,
+    ResizeJob,
     RunJob,
     SetEnvironment,
     WriteJob,
@@ -72,13 +73,18 @@ class ShellJob:
 
     @operation
     async def write(self, data: str | bytes) -> None:
-        """Write to its stdin, if it was started with `stdin=True`; waits while it does not read."""
+        """Write to its stdin, if it was started with `stdin=True`, or type at its terminal; waits for a slow reader."""
         await self._calls.request(WriteJob("", self.id, data.encode() if isinstance(data, str) else data))
 
     @operation
     async def close_stdin(self) -> None:
-        """End of file on its stdin."""
+        """End of file on its stdin; Ctrl-D at its terminal."""
         await self._calls.request(CloseJobStdin("", self.id))
+
+    @operation
+    async def resize(self, rows: int, cols: int) -> None:
+        """Give its terminal another size, if it was started with `tty=True`. It begins with 24 rows, 80 columns."""
+        await self._calls.request(ResizeJob("", self.id, rows, cols))
 
 
 class Shell:
@@ -97,13 +103,15 @@ class Shell:
         yield_after: float = 10,
         timeout: float | None = None,
         stdin: bool = False,
+        tty: bool = False,
     ) -> ShellJob:
         """Run a Bash command, or a list of arguments, and wait `yield_after` seconds at most for its end (0: not).
 
         A job that takes longer runs on: its `text` says how to collect it. `timeout` seconds after its start it is
-        killed. `cwd` is relative to the agent's directory. stdin is empty, unless `stdin` is true: see `write`.
+        killed. `cwd` is relative to the agent's directory. stdin is empty, unless `stdin` is true: see `write`. With
+        `tty`, it runs in a terminal: input is echoed, lines end in CR LF, `write("\\x03")` is Ctrl-C.
         """
-        return await self._run(command, cwd, env, yield_after, timeout, stdin)
+        return await self._run(command, cwd, env, yield_after, timeout, stdin, tty)
 
     @operation
     async def start(
@@ -114,9 +122,10 @@ class Shell:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         stdin: bool = False,
+        tty: bool = False,
     ) -> ShellJob:
         """As `run`, without waiting."""
-        return await self._run(command, cwd, env, 0, timeout, stdin)
+        return await self._run(command, cwd, env, 0, timeout, stdin, tty)
 
     @operation
     async def get(self, job_id: str) -> ShellJob:
@@ -141,11 +150,12 @@ class Shell:
         yield_after: float,
         timeout: float | None,
         stdin: bool,
+        tty: bool,
     ) -> ShellJob:
         text = command if isinstance(command, str) else list(command)
         place = None if cwd is None else str(cwd)
         variables = None if env is None else dict(env)
-        request = RunJob("", text, place, variables, yield_after, timeout, stdin)
+        request = RunJob("", text, place, variables, yield_after, timeout, stdin, tty)
         return ShellJob(self._calls, await self._calls.request(request))
 
     @operation
