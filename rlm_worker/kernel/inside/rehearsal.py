@@ -14,7 +14,7 @@ import trio
 
 from rlm_wire.broker.services import Service
 from rlm_wire.methods.base import Request
-from rlm_wire.methods.kernels import RunCell
+from rlm_wire.methods.kernels import LeaveWorkspace, RunCell
 from rlm_worker.kernel.inside import wire
 from rlm_worker.kernel.inside.api.calls import Calls
 from rlm_worker.kernel.inside.api.module import install
@@ -74,3 +74,4 @@ async def _feed(sock: socket.socket) -> None:
     async with open_link(sock, service, worker=True) as peer:
         for number, code in enumerate(CELLS, 1):
             await peer.call(RunCell(code, number, scope="rehearsal"))
+        await peer.call(LeaveWorkspace())  # or it would wait for somebody to end it, as a kernel that was deserted
