@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 import rlm_wire
 from rlm_harness.callbacks import CellScopes, HarnessService, calling_agent
 from rlm_wire.broker.scopes import current_scope
-from rlm_wire.endpoints.meeting import agree
+from rlm_wire.endpoints.meeting import REFUSAL_DELAY, agree
 from rlm_wire.frames.codec import encode_handshake
-from rlm_wire.frames.handshake import ClientHandshake, Established, Resumption, Side
+from rlm_wire.frames.handshake import ClientHandshake, Established, Handshake, Resumption, ServerHandshake, Side
 from rlm_wire.frames.limits import PREFACE, Limits
 from rlm_wire.frames.schema import Hello
 from rlm_wire.methods.ledger import LedgerChunk
-from rlm_wire.transports import transport_for
+from rlm_wire.transports import ByteStream, transport_for
 from rlm_wire.transports.tcp import split_address
 from rlm_worker.ledger import Replica
 
@@ -129,6 +133,22 @@ async def test_a_session_is_not_had_by_its_id_and_the_token_alone() -> None:
         assert peer.state == "connected"
 
 
+async def test_a_wrong_token_is_answered_late(autojump_clock: MockClock) -> None:
+    transport, address = transport_for("memory:strangers")
+
+    async def shake(stream: ByteStream, begin: Callable[[], Handshake]) -> None:
+        with pytest.raises(rlm_wire.AuthenticationError):
+            await agree(stream, begin, 5)
+
+    async with transport.listen(address) as listener, transport.connect(address) as far, trio.open_nursery() as nursery:
+        near = await listener.accept()
+        began = trio.current_time()
+        server, client = Side("s", bytes(16), token=b"right"), Side("c", bytes(16), token=b"wrong")
+        nursery.start_soon(shake, near, lambda: ServerHandshake(server, session="s"))
+        await shake(far, lambda: ClientHandshake(client))
+        assert trio.current_time() - began == REFUSAL_DELAY
+
+
 async def test_what_the_harness_answers_its_worker_is_not_for_cells_nor_the_other_way_round() -> None:
     embedding, cells = rlm_wire.Service(), CellScopes()
     embedding.handle(Who)(lambda request: calling_agent())
@@ -157,3 +177,48 @@ async def test_a_ledgers_replica_has_no_name_that_a_cell_could_open(tmp_path: Pa
     await replica.append(LedgerChunk(0, b"a record\n"))
     assert list(tmp_path.iterdir()) == []
     replica.close()
+
+
+HIDDEN = """
+import sys
+from rlm_harness.secrets import hide_process
+if sys.argv[1] == "hide":
+    hide_process()
+sys.stdout.write("there")
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+WITHOUT_PRIVILEGE = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(24, 19, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_SYS_PTRACE: root then is a user like another
+os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+"""
+
+LOOK = """
+import os, sys
+place = f"/proc/{sys.argv[1]}"
+def can(look):
+    try:
+        return look()
+    except PermissionError:
+        return False
+print(
+    can(lambda: b"sk-hidden" in open(f"{place}/environ", "rb").read()),
+    can(lambda: bool(os.open(f"{place}/mem", os.O_RDONLY))),
+    can(lambda: bool(os.readlink(f"{place}/fd/0"))),
+)
+"""
+
+
+@pytest.mark.parametrize(("how", "seen"), [("hide", "False False False"), ("show", r"True \w+ True")])
+async def test_a_harness_that_hides_is_closed_to_other_processes_of_its_user(how: str, seen: str) -> None:
+    environment = os.environ | {"A_KEY": "sk-hidden"}
+    command = [sys.executable, "-c", WITHOUT_PRIVILEGE, HIDDEN, how]
+    harness = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    with harness:
+        assert harness.stdout is not None
+        assert await trio.to_thread.run_sync(harness.stdout.read, 5) == b"there"
+        look = [sys.executable, "-c", WITHOUT_PRIVILEGE, LOOK, str(harness.pid)]
+        told = (await trio.run_process(look, capture_stdout=True)).stdout.decode().strip()
+        assert re.fullmatch(seen, told), told  # of what is open, some systems keep memory closed
