@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Never, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Never, TypeAlias, TypeVar
 
 import trio
 
@@ -28,6 +28,9 @@ from rlm_wire.methods.kernels import CellResult, Execute, InspectKernel, Interru
 from rlm_wire.methods.processes import CloseWorkspace, ListProcesses, ProcessList, Receipt
 from rlm_wire.methods.sessions import AgentClosed, CloseAgent, OpenAgent, OpenWorkspace, Quotas, WorkspaceInfo
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
+
+if TYPE_CHECKING:
+    import ssl
 
 Result = TypeVar("Result")
 
@@ -234,6 +237,7 @@ class Workspace:
         *,
         quotas: Quotas | None = None,
         service: rlm_wire.Service | None = None,
+        ssl_context: ssl.SSLContext | None = None,
         limits: rlm_wire.Limits | None = None,
         patience: rlm_wire.Patience | None = None,
         trace: rlm_wire.Trace | None = None,
@@ -243,8 +247,9 @@ class Workspace:
         `cwd` (None: the worker's own) is the directory of its agents and must exist there; `env` is laid over the
         environment that the worker allows its tools. `quotas` (None: the defaults) bound what its agents run in the
         background. `service` answers what cells call (`rlm.call("method", ...)`, and whatever of `rlm` the worker does
-        not answer itself); `calling_agent()` tells its handlers for whom. `limits` (its `lease`: how long a connection
-        may be away), `patience` (how long silence is borne) and `trace` are as for `rlm_wire.connect`.
+        not answer itself); `calling_agent()` tells its handlers for whom. `ssl_context` (to check the worker's
+        certificate, or to show one), `limits` (its `lease`: how long a connection may be away), `patience` (how long
+        silence is borne) and `trace` are as for `rlm_wire.connect`.
 
         Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
         if the worker refuses `cwd`, `env` or `quotas`, RuntimeError outside of Trio. Leaving the block closes the
@@ -257,7 +262,9 @@ class Workspace:
             )
         cells = CellScopes()
         ours = HarnessService(cells, service)
-        async with rlm_wire.connect(url, ours, token, limits=limits, patience=patience, trace=trace) as peer:
+        async with rlm_wire.connect(
+            url, ours, token, ssl_context=ssl_context, limits=limits, patience=patience, trace=trace
+        ) as peer:
             info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None, quotas))
             workspace = Workspace(peer, info, cells)
             try:

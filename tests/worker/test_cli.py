@@ -14,6 +14,7 @@ import pytest
 import trio
 import trustme
 
+import rlm_harness
 import rlm_wire
 from rlm_wire.methods.kernels import Execute
 from rlm_wire.methods.sessions import OpenAgent, OpenWorkspace
@@ -101,8 +102,8 @@ async def test_tls_for_clients_with_a_certificate_of_one_authority_only(
     with pytest.raises(rlm_wire.WireError):
         await says_hi(url)
     context = verifying_client_context(authority=tmp_path / "ca.pem", certificate=tmp_path / "client.pem")
-    async with rlm_wire.connect(url, token=TOKEN, ssl_context=context) as peer:
-        assert await peer.call(OpenWorkspace())
+    async with rlm_harness.Workspace.connect(url, TOKEN, ssl_context=context) as workspace:
+        assert workspace.info.cwd == str(tmp_path)
 
 
 async def test_a_unix_socket_needs_no_token(start: Start, tmp_path: Path) -> None:
