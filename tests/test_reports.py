@@ -194,5 +194,6 @@ async def test_b71_connections_leave_no_descriptor_in_a_worker(start: Start) -> 
         async with rlm_wire.connect(url):
             pass
         await be_refused(url)
-    await says_hi(url)
-    assert abs(count() - before) <= 2
+    with trio.fail_after(30):
+        while count() > before + 2:  # the last ones may not be closed yet
+            await says_hi(url)
