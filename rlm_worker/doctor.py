@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from rlm_worker.processes import ContainmentError, open_reaper, process_table
-from rlm_worker.processes.tiers import GROUP
+from rlm_worker.processes.tiers import GROUP, NAMESPACE
 
 LEAST_FILES = 1024
 LEAST_PROCESSES = 256
@@ -27,6 +27,8 @@ LEAST_MEMORY = 512 << 20
 """Bytes: a worker with its kernel host has about 100 MiB, a kernel a few, what a cell loads comes on top."""
 
 LEAST_DISK = 1 << 30
+
+_CAP_SYS_PTRACE = 19
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -45,8 +47,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 def examine(tier: str | None, cwd: str, env: Mapping[str, str]) -> list[Finding]:
     """Look over the machine. `env` is the environment that commands will have, `cwd` where they will work."""
-    findings = [*trio.run(_containment, tier)]
+    containment, found = trio.run(_containment, tier)
     checks: Sequence[Callable[[], Finding]] = (
+        lambda: containment,
+        lambda: _secrets(found),
         lambda: _bash(env),
         _python,
         _kernel_calls,
@@ -59,7 +63,7 @@ def examine(tier: str | None, cwd: str, env: Mapping[str, str]) -> list[Finding]
         _processes,
         _memory,
     )
-    return findings + [check() for check in checks]
+    return [check() for check in checks]
 
 
 def report(findings: list[Finding], *, as_json: bool) -> tuple[str, int]:
@@ -70,17 +74,29 @@ def report(findings: list[Finding], *, as_json: bool) -> tuple[str, int]:
     return "\n".join(map(str, findings)), int(failed)
 
 
-async def _containment(tier: str | None) -> list[Finding]:
+async def _containment(tier: str | None) -> tuple[Finding, str | None]:
+    """What can be had, and its name."""
     try:
         async with open_reaper(tier) as reaper:
             found, reasons = await reaper.tier(), await reaper.why_not_better()
     except ContainmentError as error:
-        return [Finding("containment", "fail", error.message, "leave --containment and RLM_CONTAINMENT out")]
+        return Finding("containment", "fail", error.message, "leave --containment and RLM_CONTAINMENT out"), None
     detail = f"tier {found}" + "".join(f"; not {better}: {reason}" for better, reason in reasons.items())
     if found == GROUP:
         advice = "what leaves its session cannot be found again; run where there is a child subreaper"
-        return [Finding("containment", "warn", detail, advice)]
-    return [Finding("containment", "ok", detail)]
+        return Finding("containment", "warn", detail, advice), found
+    return Finding("containment", "ok", detail), found
+
+
+def _secrets(tier: str | None) -> Finding:
+    """Whether what agents run could read the worker's memory: it runs as the same user, with the same capabilities."""
+    if tier == NAMESPACE:
+        return Finding("secrets", "ok", "what agents run does not see the worker")
+    effective = int(Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16)
+    if effective >> _CAP_SYS_PTRACE & 1:
+        advice = f"run the worker as an ordinary user, without that capability, or with --containment {NAMESPACE}"
+        return Finding("secrets", "warn", "with CAP_SYS_PTRACE, agents can read the worker's memory and token", advice)
+    return Finding("secrets", "ok", "what agents run cannot read the worker's memory")
 
 
 def _bash(env: Mapping[str, str]) -> Finding:

@@ -60,6 +60,19 @@ def test_what_is_missing_fails_with_what_to_do(tmp_path: Path) -> None:
     assert refused.stdout.startswith("fail  containment: ")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no such capability")
+def test_agents_that_could_read_the_workers_memory_are_told_of() -> None:
+    said = {}
+    for name, before, arguments in (
+        ("root", (), ()),
+        ("without it", ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-all"), ()),
+        ("out of sight", (), ("--containment", "pid-namespace")),
+    ):
+        findings = json.loads(doctor("--json", *arguments, before=before).stdout)["findings"]
+        said[name] = [finding["status"] for finding in findings if finding["name"] == "secrets"]
+    assert said == {"root": ["warn"], "without it": ["ok"], "out of sight": ["ok"]}
+
+
 def test_few_descriptors_are_a_warning() -> None:
     done = doctor(before=("prlimit", "--nofile=256:512"))
     assert done.returncode == 0
