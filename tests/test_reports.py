@@ -83,6 +83,28 @@ async def test_b09_sigterm_ends_a_worker_whose_cell_is_busy_in_c(start: Start) -
     os.close(kernel)
 
 
+HARNESS = f"""
+import os, trio
+from rlm_harness import Workspace, local_worker_url
+async def main():
+    async with Workspace.connect(local_worker_url()) as workspace, workspace.agent() as agent:
+        kernel = (await agent.ipython("import os; os.getpid()")).result
+        await agent.ipython({IN_C!r}, on_output=lambda _: print(workspace.info.pid, kernel, flush=True))
+trio.run(main)
+"""
+
+
+async def test_b09_a_worker_whose_cell_is_busy_in_c_ends_with_its_harness() -> None:
+    with subprocess.Popen([sys.executable, "-c", HARNESS], stdout=subprocess.PIPE) as harness:
+        assert harness.stdout is not None
+        line = await trio.to_thread.run_sync(harness.stdout.readline)
+        ends = [os.pidfd_open(int(pid)) for pid in line.split()]
+        harness.kill()
+    for end in ends:
+        await trio.lowlevel.wait_readable(end)
+        os.close(end)
+
+
 @pytest.mark.parametrize("errors", ["a pipe that nobody reads", "/dev/full"])
 async def test_b18_a_worker_that_cannot_write_its_log_goes_on(start: Start, errors: str) -> None:
     stderr = subprocess.PIPE if errors.startswith("a pipe") else os.open(errors, os.O_WRONLY)
