@@ -1,14 +1,17 @@
-"""A reaper for each test, and a look at the processes of this machine."""
+"""A reaper for each test, workers behind each kind of link, and a look at the processes of this machine."""
 
 from __future__ import annotations
 
 import os
 import select
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from rlm_harness.workspace import local_worker_url
 from rlm_worker.processes import Reaper, open_reaper, process_table
 
 PATIENCE = 20.0
@@ -73,3 +76,17 @@ def end(wait_for_end: Callable[[int], bool]) -> Iterator[Callable[[int], None]]:
 @pytest.fixture
 def environment() -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(Path.home()), "LANG": "C.UTF-8"}
+
+
+@pytest.fixture(scope="module", params=["stdio", "tcp"])
+def link(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str | None]]:
+    """URL and token of a worker: each connection's own at the other end of pipes, one for the module behind TCP."""
+    if request.param == "stdio":
+        yield local_worker_url(), None
+        return
+    command = [sys.executable, "-m", "rlm_worker", "serve", "--tcp", "127.0.0.1:0"]
+    environment = {"PATH": os.environ["PATH"], "LANG": "C", "RLM_TOKEN": "known-to-both"}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        yield worker.stdout.readline().decode().removeprefix("listening on ").strip(), "known-to-both"
+        worker.terminate()

@@ -51,6 +51,7 @@ def mend(output_fd: int) -> list[str]:
         except OSError:
             same = False
         if not same:
+            _forget_unwritten(descriptor)
             os.dup2(output_fd, descriptor)
             notices.append(f"An earlier cell closed or redirected file descriptor {descriptor}: it was restored.")
     if not (_is_open("stdout") and _is_open("stderr")):
@@ -64,6 +65,15 @@ def flush() -> None:
         with contextlib.suppress(BaseException):  # a cell may have put anything there, or nothing
             getattr(sys, name).flush()
     _libc.fflush(_c_stdout)
+
+
+def _forget_unwritten(descriptor: int) -> None:
+    """What could not be written to a closed descriptor is still buffered, and must not pass for the next cell's."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, descriptor)
+    flush()
+    if nowhere != descriptor:
+        os.close(nowhere)
 
 
 def _is_open(name: str) -> bool:

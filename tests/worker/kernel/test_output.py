@@ -80,8 +80,8 @@ def test_what_is_written_between_cells_opens_the_next_cells_output(agent, tmp_pa
 
 
 def test_a_cell_ends_although_a_background_writer_never_stops(agent):
-    result = agent.ok("import subprocess\np = subprocess.Popen(['yes'])\nprint('started')")
-    assert "started\n" in result.output.text
+    result = agent.ok("import subprocess\nprint('started')\np = subprocess.Popen(['yes'])")
+    assert result.output.text.startswith("started\n")
     agent.ok("p.kill(); p.wait()")
     agent.ok("1")
     assert agent.ok("print('quiet')").output.text.endswith("quiet\n")
@@ -118,6 +118,7 @@ def test_live_output_arrives_while_the_cell_runs_and_is_all_of_it(agent, worksho
 )
 def test_b31_closed_or_redirected_streams_are_mended_for_the_next_cell(agent, code, output):
     assert agent(code).output.text == output
+    assert agent("").output.text == ""
     agent.ok("import sys\nif type(sys.stdout).__name__ == 'StringIO': sys.stdout = sys.__stdout__")
     assert agent.ok("print('here')\n!echo there").output.text == "here\nthere\n"
 
