@@ -168,7 +168,7 @@ class Server:
             return await agree(stream, begin, HANDSHAKE_TIMEOUT)
         except WireError as error:
             self.refusal = error
-            logger.info("refused %s: %s", stream.description, error)
+            logger.info("refused %s", error)
         return None
 
     def _open(self, agreed: Agreed, stream: ByteStream) -> HeldSession:
