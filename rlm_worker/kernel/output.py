@@ -55,7 +55,7 @@ class OutputPipe:
             if not data:
                 return
             self._take(data)
-            if len(data) < TRICKLE:
+            if len(data) < (READ_SIZE if self._capture is None else TRICKLE):  # between cells there is no hurry
                 await trio.sleep(GATHER)
 
     def attach(self, capture: Capture) -> list[str]:

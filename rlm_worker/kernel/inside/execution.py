@@ -59,8 +59,8 @@ class Executor:
 
     @property
     def busy(self) -> bool:
-        """A cell runs at this moment."""
-        return not self._idle
+        """A cell runs at this moment, or waits to. False from before its outcome is told."""
+        return bool(self._number or self._cells)
 
     def inspect(self) -> KernelVariables:
         """The user's variables, from any thread."""
@@ -103,19 +103,19 @@ class Executor:
         pid = os.getpid()
         self._run("pass", silent=True)  # while nobody waits: pages that cells write to become this process's own
         while True:
-            while self._cells:
-                code, number, scope, done = self._cells.popleft()
+            if self._cells:
+                self._number = self._cells[0][1]  # first, so that it is busy throughout
+                code, _, scope, done = self._cells.popleft()
                 token = current_scope.set(scope)
-                self._number = number
                 outcome = self._run_cell(code)
                 self._number = 0
                 current_scope.reset(token)
                 if os.getpid() != pid:  # the cell forked, and this is the child that ran off its end
                     os._exit(0 if outcome.status == "ok" else 1)
                 done(outcome)
-            if self._stopping:
+            if self._stopping and not self._cells:
                 return
-            self._run_background()
+            self._run_background()  # also if the next cell is there: it may not get a loop that this one broke
 
     def _set_loop(self) -> None:
         """Make the kernel's loop the current one again; a cell may have set another, or closed it."""
@@ -129,7 +129,7 @@ class Executor:
         self._idle = True
         try:
             if self._cells or self._stopping:  # they came before there was a loop to wake
-                self._loop.call_soon(self._loop.stop)
+                self._loop.call_soon(self._leave_background)
             self._loop.run_forever()
         except Exception as failure:  # noqa: BLE001  not a task's: the loop itself is of no use any more
             self._replace_loop(failure)
