@@ -1,16 +1,20 @@
-"""Real worker processes for tests that stop, kill and replace them."""
+"""Real processes for tests that stop, kill and replace them."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import trio
+
+WORKER = [sys.executable, "-m", "rlm_worker"]
 
 TOKEN = "a token for the tests of faults"
 
@@ -35,7 +39,7 @@ class Worker:
         if self.url.startswith(("tcp:", "tls:")):
             options[1] = self.url.partition("//")[2]
         self._process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "rlm_worker", "serve", *options],
+            [*WORKER, "serve", *options],
             cwd=self.directory,
             env=os.environ | {"RLM_TOKEN": TOKEN},
             stdin=subprocess.DEVNULL,
@@ -76,3 +80,38 @@ async def running_worker(directory: Path, *options: str) -> AsyncIterator[Worker
         yield worker
     finally:
         await worker.end()
+
+
+class Watched:
+    """A process whose end can be waited for, whoever its parent is."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    async def ended(self) -> None:
+        await trio.lowlevel.wait_readable(self._descriptor)
+
+
+def relay_url(socket: Path) -> str:
+    """To the worker at `socket`, through `rlm-worker attach`."""
+    return "relay:" + shlex.join([*WORKER, "attach", "--unix", str(socket)])
+
+
+def relays(socket: Path) -> list[int]:
+    """Pids of the running `rlm-worker attach` for that socket."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            argv = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"attach" in argv and os.fsencode(socket) in argv:
+            found.append(int(process.name))
+    return found

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
+from chaos.workers import WORKER, relay_url, relays
 
 import rlm_wire
 from rlm_wire.methods.kernels import Execute
 from rlm_wire.methods.sessions import OpenAgent, OpenWorkspace
 from rlm_wire.methods.tools import Bash
-
-WORKER = [sys.executable, "-m", "rlm_worker"]
 
 
 @pytest.fixture
@@ -34,27 +31,10 @@ def socket(tmp_path: Path) -> Iterator[Path]:
     worker.communicate(timeout=30)
 
 
-def relays(socket: Path) -> list[int]:
-    """Pids of the running `rlm-worker attach` for that socket."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            argv = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"attach" in argv and os.fsencode(socket) in argv:
-            found.append(int(process.name))
-    return found
-
-
-def url(socket: Path) -> str:
-    return "relay:" + shlex.join([*WORKER, "attach", "--unix", str(socket)])
-
-
 async def test_work_goes_on_and_runs_once_when_the_command_that_led_to_it_is_killed(
     socket: Path, tmp_path: Path
 ) -> None:
-    async with rlm_wire.connect(url(socket)) as peer:
+    async with rlm_wire.connect(relay_url(socket)) as peer:
         await peer.call(OpenWorkspace())
         agent = (await peer.call(OpenAgent())).agent
         await peer.call(Execute(agent, "x = 41", None))
@@ -80,7 +60,7 @@ async def test_work_goes_on_and_runs_once_when_the_command_that_led_to_it_is_kil
 
 
 async def test_leaving_ends_the_relay_and_the_session_at_once(socket: Path) -> None:
-    async with rlm_wire.connect(url(socket)) as peer:
+    async with rlm_wire.connect(relay_url(socket)) as peer:
         await peer.call(OpenWorkspace())
     assert relays(socket) == []
     async with rlm_wire.connect(f"unix:{socket}") as other:
