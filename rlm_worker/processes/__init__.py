@@ -2,9 +2,9 @@
 
 `supervision` and `handles` are the worker's side (Trio), `reaper` the small process under which all others live, `wire`
 what the two say to each other. The reaper's own are `tiers` (how far it can contain processes here), `cgroups` and
-`namespaces` (two ways to), `starting`, `commands` (what it started and what that has left), `tree` (what descends from
-what) and `process_table`. `capture` is how output is kept and `descriptors` what it flows through. The names are loaded
-when first used, so that the reaper starts without importing Trio.
+`namespaces` (two ways to), `starting`, `commands` (what it started and what that has left), `stops` (what it is
+ending), `tree` (what descends from what) and `process_table`. `capture` is how output is kept and `descriptors` what it
+flows through. The names are loaded when first used, so that the reaper starts without importing Trio.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from rlm_worker.processes import process_table, wire
 from rlm_worker.processes.cgroups import Directory, Leaf
-from rlm_worker.processes.process_table import Identity, Row
+from rlm_worker.processes.process_table import Identity, Row, Snapshot
 from rlm_worker.processes.tree import Tree
 
 _YOUNG = 2.0
@@ -75,9 +75,9 @@ class Command:
         """Those it has started itself that are alive: if it died by surprise, nothing else tells them from daemons."""
         if self.children < 0:
             return []
-        noted = os.pread(self.children, wire.CHILD.size * wire.CHILDREN_LIMIT, 0)
+        noted = os.pread(self.children, wire.CHILD.size * wire.CHILDREN_LIMIT, 0).rstrip(b"\0")
         found = []
-        for pid, ticks in wire.CHILD.iter_unpack(noted[: len(noted) - len(noted) % wire.CHILD.size]):
+        for pid, ticks in wire.CHILD.iter_unpack(noted + bytes(-len(noted) % wire.CHILD.size)):
             row = process_table.row(pid) if pid > 0 else None
             if row is not None and row.start <= ticks:  # else the number is another's by now
                 found.append(row.identity)
@@ -137,37 +137,43 @@ class Commands:
             if command.remove_leaves():
                 del self._kept[command.key]
 
-    def left_by(self, command: Command) -> list[Row]:
-        """The orphans that an ended command has left, alive at this moment."""
+    def left_by(self, command: Command, seen: Snapshot | None) -> list[Row]:
+        """The orphans that an ended command has left, alive at this moment, for which a `Snapshot` may be at hand."""
         if command.leaf is not None:
             rows = process_table.table(pid for leaf in command.leaves() for pid in leaf.pids())
             return [row for row in rows.values() if row.parent not in rows and row.alive]
-        newest = process_table.last_pid()
-        young = time.monotonic() - command.born < _YOUNG and newest >= command.pid
-        rows = process_table.table(range(command.pid + 1, newest + 1) if young else None)
+        rows = self._since(command) if seen is None else seen.rows
         for row in self._new_orphans(rows.values()):
             if row.session == command.pid or self._marked(row) == command.key:
                 self._left[row.pid] = command.key, command.role(row)
         mine = [pid for pid, (key, _) in self._left.items() if key == command.key]
         return [rows[pid] for pid in mine if pid in rows and rows[pid].alive]
 
+    def _since(self, command: Command) -> dict[int, Row]:
+        """What was started since then, at least."""
+        newest = process_table.last_pid()
+        young = time.monotonic() - command.born < _YOUNG and newest >= command.pid
+        return process_table.table(range(command.pid + 1, newest + 1) if young else None)
+
     def all_processes(self, directory: Directory | None) -> list[Found]:
         """Everything of the workspace that runs at this moment, but for the reaper itself."""
-        rows = process_table.table()
+        seen = Snapshot()
+        rows = seen.rows
         found: dict[int, Found] = {}
         for command in sorted(self.running(), key=lambda command: not command.adopted):  # kernels before their host
-            for row in command.tree(self._adopter, directory).living(rows):
+            for row in command.tree(self._adopter, directory).living(seen):
                 found.setdefault(row.pid, (command.key, wire.ROOT if row.pid == command.pid else wire.MEMBER, row))
         for command in [*self._by_key.values(), *self._kept.values()]:
             for leaf in command.leaves():
                 for pid in leaf.pids():
                     if pid in rows:
                         found.setdefault(pid, (command.key, command.role(rows[pid]), rows[pid]))
-        self._find_orphans(rows, found)
+        self._find_orphans(seen, found)
         return list(found.values())
 
-    def _find_orphans(self, rows: dict[int, Row], found: dict[int, Found]) -> None:
+    def _find_orphans(self, seen: Snapshot, found: dict[int, Found]) -> None:
         """Add the leftovers that no leaf holds, with all that descends from them."""
+        rows = seen.rows
         for row in self._new_orphans(row for row in rows.values() if row.pid not in found):
             key = self._marked(row)
             if key or self._adopter is not None:
@@ -177,7 +183,7 @@ class Commands:
         for row, key, role in frontier:
             if row.pid not in found and row.alive:
                 found[row.pid] = key, role, row
-            frontier += [(child, key, role) for child in rows.values() if child.parent == row.pid]
+            frontier += [(child, key, role) for child in seen.children.get(row.pid, ())]
 
     def _marked(self, row: Row) -> int:
         """The key of the command it came from, as far as its environment tells; else 0."""

@@ -37,6 +37,20 @@ class Row:
         return self.state not in b"ZXx"
 
 
+class Snapshot:
+    """All processes at one moment, also by parent and by session. `rows`, if given, is all that is of interest."""
+
+    __slots__ = ("children", "rows", "sessions")
+
+    def __init__(self, rows: dict[int, Row] | None = None) -> None:
+        self.rows = table() if rows is None else rows
+        self.children: dict[int, list[Row]] = {}
+        self.sessions: dict[int, list[Row]] = {}
+        for row in self.rows.values():
+            self.children.setdefault(row.parent, []).append(row)
+            self.sessions.setdefault(row.session, []).append(row)
+
+
 def row(pid: int) -> Row | None:
     """The line of one process; None if there is none."""
     stat = _read(pid, "stat")

@@ -22,30 +22,22 @@ from contextlib import suppress
 
 from rlm_worker.processes import process_table, wire
 from rlm_worker.processes.commands import Command, Commands, entry
+from rlm_worker.processes.process_table import Snapshot
 from rlm_worker.processes.starting import CWD, Order, spawn
+from rlm_worker.processes.stops import Stop
 from rlm_worker.processes.tiers import NAMESPACE, Containment, take_up
-from rlm_worker.processes.tree import Tree
+from rlm_worker.processes.tree import signal_all
 
 _LAST_WORDS = 5.0
 """Seconds that killed processes get to disappear once the worker is gone (one may sleep in a dead file system)."""
 
 _QUIET = 0.1
-"""Seconds without anything to do after which a fresh leaf is entered: a short command ends before, and leaves its own."""
+"""Seconds without anything to do after which a fresh leaf is entered: a short command ends before, leaving its own."""
+
+_BURST = 1024
+"""Requests that are taken at a time, so that many trees can be stopped together; then it is somebody else's turn."""
 
 _DRAIN_SIZE = 64 * 1024
-
-
-class _Stop:
-    """One tree being ended, the last signal it got, and what wakes us when it changes (-1: nothing but SIGCHLD)."""
-
-    __slots__ = ("command", "pidfd", "signal", "tree", "watched")
-
-    def __init__(self, command: Command, tree: Tree) -> None:
-        self.command = command
-        self.tree = tree
-        self.signal = 0
-        self.watched = -1
-        self.pidfd = -1
 
 
 class Reaper:
@@ -58,7 +50,8 @@ class Reaper:
         self._directory = containment.directory
         self._adopter = containment.adopter
         self._commands = Commands(self._adopter, name.encode())
-        self._stops: dict[int, _Stop] = {}
+        self._stops: dict[int, Stop] = {}
+        self._asked: dict[int, Stop] = {}
         self._drains: set[int] = set()
         self._poll = select.poll()
         self._actions: dict[int, Callable[[int], None]] = {}
@@ -111,16 +104,25 @@ class Reaper:
     # --- the worker's requests ---
 
     def _receive(self, _: int) -> None:
+        for _ in range(_BURST):
+            if not self._take_packet():
+                break
+        self._signal_asked()
+
+    def _take_packet(self) -> bool:
+        """Do what the next request says, but for what is done to trees; False if there is none."""
         ancillary_space = socket.CMSG_SPACE(4 * wire.DESCRIPTOR_LIMIT)
         try:
             packet, ancillary, flags, _ = self._worker.recvmsg(
-                wire.PACKET_LIMIT, ancillary_space, socket.MSG_CMSG_CLOEXEC
+                wire.PACKET_LIMIT, ancillary_space, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
             )
+        except BlockingIOError:
+            return False
         except ConnectionError:
             packet, ancillary, flags = b"", [], 0
         if not packet:
             self._lose_worker()
-            return
+            return False
         descriptors = array.array("i")
         for _, _, data in ancillary:
             descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
@@ -137,6 +139,7 @@ class Reaper:
             self._release(key)
         elif kind == wire.LIST:
             self._list(key)
+        return True
 
     def _begin(
         self, begin: Callable[[int, bytes, list[int]], Command], key: int, body: bytes, descriptors: list[int],
@@ -198,50 +201,65 @@ class Reaper:
         stop = self._stops.get(key) or self._new_stop(command)
         if number == 0:
             command.noted = stop.tree
-            self._tell(wire.REMAINING, key, wire.process_list([entry(row) for row in stop.tree.living()]))
+            self._tell(wire.REMAINING, key, wire.process_list([entry(row) for row in stop.tree.living(Snapshot())]))
             return
-        self._stops[key] = stop
+        self._stops[key] = self._asked[key] = stop
         stop.signal = number
-        stop.tree.signal(number)
-        self._check(stop)
 
-    def _new_stop(self, command: Command) -> _Stop:
-        return _Stop(command, command.tree(self._adopter, self._directory))
+    def _signal_asked(self) -> None:
+        asked, self._asked = list(self._asked.values()), {}
+        if asked:
+            signal_all([(stop.tree, stop.signal) for stop in asked])
+            self._check(asked)
 
-    def _check(self, stop: _Stop) -> None:
+    def _new_stop(self, command: Command) -> Stop:
+        return Stop(command, command.tree(self._adopter, self._directory))
+
+    def _check(self, stops: list[Stop]) -> None:
         """Say so when nothing of a stopped tree is left; kill what appeared since SIGKILL was sent."""
-        self._unwatch_stop(stop)
-        while members := stop.tree.remaining():
-            if stop.signal == signal.SIGKILL and not stop.tree.killed.issuperset(row.identity for row in members):
-                stop.tree.signal(signal.SIGKILL)
-                if self._reap_children():
-                    continue
-            self._watch_stop(stop, members)
-            return
-        del self._stops[stop.command.key]
-        if stop.command.adopted:
-            self._commands.end(stop.command.pid)
-        self._tell(wire.GONE, stop.command.key, wire.process_list(self._left(stop.command)))
-        if stop.command.adopted and stop.command.released:
-            self._forget(stop.command)
+        while stops:
+            for stop in stops:
+                self._unwatch_stop(stop)
+                stop.members = stop.tree.remaining()
+            seen = None
+            if quiet := [stop for stop in stops if not stop.members and stop.command.leaf is None]:
+                seen = Snapshot()
+                for stop in quiet:
+                    stop.members = stop.tree.living(seen)
+            for stop in stops:
+                if stop.members:
+                    self._watch_stop(stop)
+                else:
+                    self._finish(stop, seen)
+            stops = [stop for stop in stops if stop.signal == signal.SIGKILL and stop.has_grown()]
+            signal_all([(stop.tree, signal.SIGKILL) for stop in stops])
 
-    def _watch_stop(self, stop: _Stop, members: list[process_table.Row]) -> None:
+    def _finish(self, stop: Stop, seen: Snapshot | None) -> None:
+        command = stop.command
+        del self._stops[command.key]
+        if command.adopted:
+            self._commands.end(command.pid)
+        self._tell(wire.GONE, command.key, wire.process_list(self._left(command, seen)))
+        if command.adopted and command.released:
+            self._forget(command)
+
+    def _watch_stop(self, stop: Stop) -> None:
         """Wake up when the leaf is empty, or else when a member ends; our own children's ends come by SIGCHLD."""
         leaf = stop.command.leaf
         if leaf is not None and leaf.populated():
             stop.watched = leaf.events()
-            self._watch(stop.watched, select.POLLPRI, lambda _: self._check(stop))
+            self._watch(stop.watched, select.POLLPRI, lambda _: self._check([stop]))
             return
-        for member in members:
+        for member in stop.members:
             if member.parent != os.getpid():
                 try:
                     stop.watched = stop.pidfd = os.pidfd_open(member.pid)
                 except OSError:  # gone meanwhile: its children are ours now
                     continue
-                self._watch(stop.watched, select.POLLIN, lambda _: self._check(stop))
+                self._watch(stop.watched, select.POLLIN, lambda _: self._check([stop]))
                 return
 
-    def _unwatch_stop(self, stop: _Stop) -> None:
+    def _unwatch_stop(self, stop: Stop) -> None:
         if stop.watched >= 0:
             self._unwatch(stop.watched)
             if stop.pidfd >= 0:
@@ -252,6 +270,8 @@ class Reaper:
         command = self._commands.get(key)
         if command is None:
             return
+        if key in self._asked:
+            self._signal_asked()  # what is released is forgotten
         command.released = True
         if not command.running:
             self._forget(command)
@@ -288,15 +308,14 @@ class Reaper:
     def _reap(self, _: int) -> None:
         with suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
-        self._reap_children()
-        for stop in list(self._stops.values()):
-            self._check(stop)
+        reaped = self._reap_children()
+        self._check([stop for stop in self._stops.values() if stop.tree.knows(reaped)])
         self._commands.sweep()
 
-    def _reap_children(self) -> int:
-        """Reap all that has ended and report the commands among it; returns how many there were."""
+    def _reap_children(self) -> set[int]:
+        """Reap all that has ended and report the commands among it; returns the pids."""
         ended: list[tuple[Command, int]] = []
-        count = 0
+        reaped: set[int] = set()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -304,18 +323,19 @@ class Reaper:
                 break
             if pid == 0:
                 break
-            count += 1
+            reaped.add(pid)
             command = self._commands.end(pid)
             if command is not None and not command.adopted:
                 ended.append((command, os.waitstatus_to_exitcode(status)))
+        seen = Snapshot() if len(ended) > 1 and self._directory is None else None
         for command, returncode in ended:
             if command.script >= 0:
                 os.close(command.script)
-            body = wire.NUMBER.pack(returncode) + wire.process_list(self._left(command))
+            body = wire.NUMBER.pack(returncode) + wire.process_list(self._left(command, seen))
             self._tell(wire.EXITED, command.key, body)
             if command.released:
                 self._forget(command)
-        return count
+        return reaped
 
     def _has_children(self) -> bool:
         self._reap_children()
@@ -325,8 +345,8 @@ class Reaper:
             return False
         return True
 
-    def _left(self, command: Command) -> list[wire.ProcessEntry]:
-        return [entry(row, command) for row in self._commands.left_by(command)]
+    def _left(self, command: Command, seen: Snapshot | None) -> list[wire.ProcessEntry]:
+        return [entry(row, command) for row in self._commands.left_by(command, seen)]
 
     def _lose_worker(self) -> None:
         """The worker is gone: kill what it was running. What had left runs on."""
@@ -337,15 +357,17 @@ class Reaper:
         for stop in self._stops.values():
             self._unwatch_stop(stop)
         self._stops.clear()
+        self._asked.clear()
         for command in self._commands.running():  # a kernel that left by itself now would orphan what is attached to it
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(command.pid, signal.SIGSTOP)
         for command in self._commands.running():
             stop = self._stops[command.key] = self._new_stop(command)
             stop.signal = signal.SIGKILL
-            stop.tree.signal(signal.SIGKILL)
+        signal_all([(stop.tree, signal.SIGKILL) for stop in self._stops.values()])
         deadline = time.monotonic() + _LAST_WORDS
-        self._reap(self._wakeup)
+        self._reap_children()
+        self._check(list(self._stops.values()))
         while self._stops and (left := deadline - time.monotonic()) > 0:
             self._wait(left)
         for command in self._commands.remembered():

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from rlm_worker.processes import process_table
 from rlm_worker.processes.cgroups import Leaf
-from rlm_worker.processes.process_table import Identity, Row
+from rlm_worker.processes.process_table import Identity, Row, Snapshot
 
 FREEZE_ROUNDS = 200
 """Rounds of stopping and reading again. A fork loop is caught in a few; a process that cannot be stopped never is."""
@@ -45,66 +45,82 @@ class Tree:
         self._known = roots
         self._leaders = {leader}
         self._signalled = False
+        self._members: list[Row] = []
+        self._told: set[int] = set()
         self.killed: set[Identity] = set()
         """What has got SIGKILL; it is not alive for much longer."""
 
-    def living(self, rows: dict[int, Row] | None = None) -> list[Row]:
-        """What of the tree is alive now, as far as `rows` (else the whole table) shows; remembers all of it."""
-        rows = process_table.table() if rows is None else rows
-        children: dict[int, list[Row]] = {}
-        for row in rows.values():
-            children.setdefault(row.parent, []).append(row)
-        frontier = [row for row in rows.values() if self._belongs(row)]
+    def living(self, seen: Snapshot) -> list[Row]:
+        """What of the tree is alive, as far as is seen; remembers all of it."""
+        frontier = [row for pid, start in self._known if (row := seen.rows.get(pid)) and row.start == start]
+        for leader in self._leaders:
+            frontier += [row for row in seen.sessions.get(leader, ()) if self._adopter in (None, row.parent)]
         if self._leaf is not None and self._signalled:
-            frontier += [rows[pid] for pid in self._leaf.pids() if pid in rows]
+            frontier += [seen.rows[pid] for pid in self._leaf.pids() if pid in seen.rows]
         members: dict[int, Row] = {}
         while frontier:
             row = frontier.pop()
             if row.pid not in members and row.pid != self._adopter:
                 members[row.pid] = row
-                frontier += children.get(row.pid, ())
+                frontier += seen.children.get(row.pid, ())
         self._known.update(row.identity for row in members.values())
         self._leaders.update(members)
         return [row for row in members.values() if row.alive]
 
     def remaining(self) -> list[Row]:
-        """What of the tree is alive after it was signalled; cheap as long as something of it is known to be alive.
-
-        Reads the whole process table only if nothing is, to see whether that is all. With a leaf, it is.
-        """
+        """What is known to be of the tree and alive after it was signalled. With a leaf, this is all of it."""
         if self._leaf is not None:
-            rows = process_table.table([*self._leaf.pids(), *(pid for pid, _ in self._known)])
-            return self.living(rows)
+            return self.living(Snapshot(process_table.table([*self._leaf.pids(), *(pid for pid, _ in self._known)])))
         rows = process_table.table(pid for pid, _ in self._known)
         alive = [row for row in rows.values() if row.identity in self._known and row.alive]
         self._known = {row.identity for row in alive}
-        return alive or self.living()
+        return alive
 
-    def signal(self, number: int) -> bool:
-        """Send `number` to all of the tree, frozen; all but SIGKILL let it go on afterwards. False if none is left."""
+    def knows(self, pids: set[int]) -> bool:
+        """Whether one of these is of the tree."""
+        return any(pid in pids for pid, _ in self._known)
+
+    # The steps of `signal_all`.
+
+    def hold(self) -> None:
         if self._leaf is not None:
             self._leaf.freeze()
-        members = self.living()
+
+    def look(self, seen: Snapshot) -> None:
+        self._members = self.living(seen)
         if self._leaf is not None and not self._signalled:
-            self._release_daemons(self._leaf, {member.pid for member in members})
+            self._release_daemons(self._leaf, {member.pid for member in self._members})
         self._signalled = True
-        members = self._freeze(members)
+
+    def stop_moving(self) -> bool:
+        """Stop what of the tree runs; False if nothing did, so that the tree is as it was seen."""
+        frozen = set() if self._leaf is None else set(self._leaf.pids())
+        # One that sleeps uninterruptibly (also a vfork parent) stops before it runs another instruction.
+        running = [
+            member.pid
+            for member in self._members
+            if member.pid not in frozen
+            and member.state not in b"Tt"
+            and not (member.state == b"D" and member.pid in self._told)
+        ]
+        for pid in running:
+            _kill(pid, signal.SIGSTOP)
+        self._told.update(running)
+        return bool(running)
+
+    def send(self, number: int) -> None:
         if self._leaf is not None and number == signal.SIGKILL:
             self._leaf.kill()
-        for member in members:
+        for member in self._members:
             _kill(member.pid, number)
         if number == signal.SIGKILL:
-            self.killed.update(member.identity for member in members)
+            self.killed.update(member.identity for member in self._members)
         else:
-            for member in members:
+            for member in self._members:
                 _kill(member.pid, signal.SIGCONT)
         if self._leaf is not None:
             self._leaf.thaw()
-        return bool(members)
-
-    def _belongs(self, row: Row) -> bool:
-        orphan = self._adopter is None or row.parent == self._adopter
-        return row.identity in self._known or (orphan and row.session in self._leaders)
+        self._told.clear()
 
     def _release_daemons(self, leaf: Leaf, members: set[int]) -> None:
         daemons = [pid for pid in leaf.pids() if pid not in members]
@@ -114,27 +130,25 @@ class Tree:
                 with suppress(ProcessLookupError):
                     place.add(pid)
 
-    def _freeze(self, members: list[Row]) -> list[Row]:
-        """Stop all of the tree; returns it once no member runs and none is new."""
-        told: set[int] = set()
-        for _ in range(FREEZE_ROUNDS):
-            frozen = set() if self._leaf is None else set(self._leaf.pids())
-            # One that sleeps uninterruptibly (also a vfork parent) stops before it runs another instruction.
-            running = [
-                member.pid
-                for member in members
-                if member.pid not in frozen
-                and member.state not in b"Tt"
-                and not (member.state == b"D" and member.pid in told)
-            ]
-            if not running:
-                break
-            for pid in running:
-                _kill(pid, signal.SIGSTOP)
-            told.update(running)
-            os.sched_yield()
-            members = self.living()
-        return members
+
+def signal_all(orders: list[tuple[Tree, int]]) -> None:
+    """Send each tree its signal, frozen; all but SIGKILL let it go on afterwards.
+
+    Reading the table takes long where much runs, so it is read for all of them at once.
+    """
+    for tree, _ in orders:
+        tree.hold()
+    moving = [tree for tree, _ in orders]
+    for _ in range(FREEZE_ROUNDS):
+        seen = Snapshot()
+        for tree in moving:
+            tree.look(seen)
+        moving = [tree for tree in moving if tree.stop_moving()]
+        if not moving:
+            break
+        os.sched_yield()
+    for tree, number in orders:
+        tree.send(number)
 
 
 def _kill(pid: int, number: int) -> None:

@@ -7,6 +7,7 @@ import random
 import signal
 import stat
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,45 @@ async def test_b04_nothing_of_what_was_cancelled_is_there_when_that_is_said(
     job = (await agent.jobs.start(tree)).id
     await trio.to_thread.run_sync(ready.read_text, abandon_on_cancel=True)
     await agent.jobs.cancel(job)
+    assert running(sleeper) == []
+
+
+@pytest.mark.parametrize("how", ["cancelled", "closed"])
+async def test_b04_a_hundred_commands_of_several_agents_end_at_once_and_nothing_is_left(
+    workspace: Workspace, sleeper: str, running: Running, tmp_path: Path, how: str
+) -> None:
+    over = trio.Event()
+    cancelled: list[bool] = []
+    os.mkfifo(tmp_path / "started")
+    started = os.open(tmp_path / "started", os.O_RDWR | os.O_NONBLOCK)
+    script = f"{sleeper} 1000 | {sleeper} 1000 & setsid --wait {sleeper} 1000 & echo -n . >{tmp_path}/started; wait"
+
+    async def run(agent: AgentTools) -> None:
+        async with agent.open_bash(script) as call:
+            await over.wait()
+            call.cancel()
+            cancelled.append((await call.result()).cancelled)
+
+    async def work() -> None:
+        with suppress(CallError):  # the agent is closed with the workspace
+            async with workspace.agent() as agent, trio.open_nursery() as nursery:
+                for _ in range(25):
+                    nursery.start_soon(run, agent)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(work)
+        count = 0
+        while count < 100:
+            await trio.lowlevel.wait_readable(started)
+            count += len(os.read(started, 100))
+        os.close(started)
+        if how == "closed":
+            receipt = await workspace.close()
+            assert (receipt.confirmed, receipt.remaining, receipt.unknown) == (True, [], [])
+            nursery.cancel_scope.cancel()
+        over.set()
+    assert cancelled == [True] * (100 if how == "cancelled" else 0)
     assert running(sleeper) == []
 
 
