@@ -12,7 +12,9 @@ import os
 import select
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any, Final
 
 from IPython.core.magic import cell_magic, magics_class
@@ -30,8 +32,7 @@ def system(shell: Any, command: str) -> None:
     """Run `command`; its exit code (negative: the signal) becomes `_exit_code`."""
     __tracebackhide__ = True
     argv = (SHELL, "-c", command)
-    process = _spawn(argv) if len(command) < ARGUMENT_LIMIT // 4 else _spawn((SHELL,), script=command.encode())
-    _finish(process)
+    process, _, _ = _run(argv) if len(command) < ARGUMENT_LIMIT // 4 else _run((SHELL,), script=command.encode())
     shell.user_ns["_exit_code"] = process.returncode
     if shell.system_raise_on_error and process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
@@ -40,8 +41,8 @@ def system(shell: Any, command: str) -> None:
 def getoutput(shell: Any, command: str, *, split: bool) -> Any:
     """Run `command` and give what it wrote to stdout and stderr, as IPython's list or string."""
     __tracebackhide__ = True
-    process = _spawn((SHELL, "-c", command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    text = _finish(process)[0].decode("utf-8", "replace")
+    process, out, _ = _run((SHELL, "-c", command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    text = out.decode("utf-8", "replace")
     shell.user_ns["_exit_code"] = process.returncode
     return SList(text.splitlines()) if split else LSString(text)
 
@@ -58,18 +59,42 @@ def _spawn(
         return subprocess.Popen(argv, stdin=file, stdout=stdout, stderr=stderr, process_group=0)
 
 
-def _finish(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """Wait for `process` and give what its pipes held; an interrupt ends its group before it goes on."""
+def _run(
+    argv: Sequence[str], *, script: bytes | None = None, stdout: int | None = None, stderr: int | None = None
+) -> tuple[subprocess.Popen[bytes], bytes, bytes]:
+    """Start `argv` as `_spawn`, wait for it and give what its pipes held; an interrupt first ends its group."""
     __tracebackhide__ = True
+    interrupt = _HeldInterrupt()
     try:
-        if process.stdout or process.stderr:
+        process = _spawn(argv, script=script, stdout=stdout, stderr=stderr)
+        try:
+            interrupt.let_go()
             out, err = process.communicate()
-            return out or b"", err or b""
-        process.wait()
-        return b"", b""
-    except BaseException:
-        _end_group(process)
-        raise
+        except BaseException:
+            _end_group(process)
+            raise
+    finally:
+        interrupt.let_go()
+    return process, out or b"", err or b""
+
+
+class _HeldInterrupt:
+    """An interrupt that comes from now on waits until it is let go, or it would strike while nobody has the process."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._holding = threading.current_thread() is threading.main_thread()
+        self._handler: Any = signal.signal(signal.SIGINT, self._keep) if self._holding else None
+
+    def let_go(self) -> None:
+        if self._holding:
+            self._holding = False
+            signal.signal(signal.SIGINT, self._handler)
+            if self._came:
+                signal.raise_signal(signal.SIGINT)
+
+    def _keep(self, _signal: int, _frame: FrameType | None) -> None:
+        self._came = True
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -107,16 +132,12 @@ class Scripts(ScriptMagics):
         script: bytes | None = body.encode("utf-8", "surrogateescape")
         if argv in (["bash"], ["sh"]) and len(body) < ARGUMENT_LIMIT // 4:  # leaves the commands an empty stdin
             argv, script = [argv[0], "-c", body], None
-        process = _spawn(
-            argv,
-            script=script,
-            stdout=subprocess.PIPE if options.out else None,
-            stderr=subprocess.PIPE if options.err else None,
-        )
+        stdout = subprocess.PIPE if options.out else None
+        stderr = subprocess.PIPE if options.err else None
         if options.bg:
-            self._leave_running(process, options)
+            self._leave_running(_spawn(argv, script=script, stdout=stdout, stderr=stderr), options)
             return
-        out, err = _finish(process)
+        process, out, err = _run(argv, script=script, stdout=stdout, stderr=stderr)
         if options.out:
             self.shell.user_ns[options.out] = out.decode("utf-8", "replace")
         if options.err:

@@ -52,6 +52,26 @@ def test_a_timeout_interrupts_the_cell_and_keeps_the_namespace(agent, code, erro
     assert [row for row in process_table.table().values() if row.parent == pid and row.alive] == []
 
 
+def test_an_interrupt_in_the_moment_of_a_commands_start_ends_the_command(agent):
+    pid = int(agent.ok("import os; os.getpid()").result)
+    agent.ok(_INTERRUPT_STARTS)
+    for code in ("!exec sleep 3600", "x = !exec sleep 3600", "%%bash\nexec sleep 3600"):
+        result = agent(code)
+        assert (result.status, result.error.name) == ("interrupted", "KeyboardInterrupt")
+        assert [row for row in process_table.table().values() if row.parent == pid and row.alive] == []
+
+
+_INTERRUPT_STARTS = """
+import signal, subprocess
+start = subprocess._fork_exec
+def start_and_interrupt(*arguments):
+    pid = start(*arguments)
+    signal.raise_signal(signal.SIGINT)
+    return pid
+subprocess._fork_exec = start_and_interrupt
+"""
+
+
 STUBBORN = {
     "b32 a C loop with an end": "sum(range(10**12))",
     "b32 a C loop without end": "import collections, itertools\ncollections.deque(itertools.repeat(0), maxlen=0)",
