@@ -10,7 +10,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Never, TypeAlias, TypeVar
 
 import trio
@@ -38,7 +38,8 @@ OnOutput: TypeAlias = Callable[[str], object]
 """Takes live output; may be an async function, and a slow one slows down the command that it watches."""
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds an agent's kernel and commands get to end; beyond it the worker is stuck, and ends with its connection."""
+"""Seconds an agent's kernel and commands get to end, and as many a workspace; the worker's word on it may take
+DEADLINE_GRACE more. Beyond that the worker is stuck or out of reach, and ends them when it loses us."""
 
 
 def local_worker_url() -> str:
@@ -210,21 +211,23 @@ class Workspace:
         """
         return await self.peer.call(ListProcesses())
 
-    async def close(self) -> Receipt:
+    async def close(self, *, timeout: float | None = None) -> Receipt:
         """End all agents, and say what of theirs is proven to have ended; agents cannot be opened afterwards.
 
         Never fails: if the worker cannot be asked, the receipt says so, unconfirmed and `retryable`, for whoever can
-        connect again. Calling it again asks again only if the receipt was `retryable`.
+        connect again. Calling it again asks again only if the receipt was `retryable`. `timeout` is in seconds, None
+        for as long as it takes.
         Cancellation: the agents end all the same; `receipt` says that nothing is known.
         """
         if self.receipt is None or self.receipt.retryable:
             self.receipt = Receipt(confirmed=False, error="the worker was not heard any more", retryable=True)
             try:
-                self.receipt = await self.peer.call(CloseWorkspace())
+                self.receipt = await self.peer.call(CloseWorkspace(), timeout=timeout)
             except SessionLost as error:
                 self.receipt = Receipt(confirmed=False, error=str(error), retryable=True)
             except CallError as error:
-                self.receipt = Receipt(confirmed=False, error=error.message, retryable=error.retryable)
+                again = error.retryable or error.code == "deadline_exceeded"
+                self.receipt = Receipt(confirmed=False, error=error.message, retryable=again)
         return self.receipt
 
     @staticmethod
@@ -253,7 +256,7 @@ class Workspace:
 
         Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
         if the worker refuses `cwd`, `env` or `quotas`, RuntimeError outside of Trio. Leaving the block closes the
-        workspace (see `close`), for at most CLOSE_TIMEOUT seconds, and then the connection; `receipt` stays.
+        workspace (see `close`), within CLOSE_TIMEOUT, and then the connection; `receipt` stays.
         Cancellation: the same.
         """
         if not trio.lowlevel.in_trio_task():
@@ -270,16 +273,16 @@ class Workspace:
             try:
                 yield workspace
             finally:
-                with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-                    await workspace.close()
+                with trio.CancelScope(shield=True):
+                    await workspace.close(timeout=CLOSE_TIMEOUT)
 
     @asynccontextmanager
     async def agent(self, name: str | None = None, *, ledger: LedgerSource | None = None) -> AsyncIterator[AgentTools]:
         """Open an agent: a kernel (started when first used) and the root of what it may do. `name` must be new.
 
         `ledger` is what `rlm.history()` gives its cells: each sees the ledger as it was when the cell was asked for.
-        Leaving the block ends its kernel and running commands and waits until they have ended, for at most
-        CLOSE_TIMEOUT seconds if cancelled. Raises CallError or SessionLost.
+        Leaving the block ends its kernel and running commands and waits until they have ended, within CLOSE_TIMEOUT.
+        Raises CallError or SessionLost. Cancellation: the same.
         """
         opened = await self.peer.call(OpenAgent(name))
         replication = Replication(self.peer, opened.agent, ledger) if ledger is not None else None
@@ -292,8 +295,17 @@ class Workspace:
                     yield tools
                     nursery.cancel_scope.cancel()
         finally:
-            with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            with trio.CancelScope(shield=True):
                 tools.closed = AgentClosed()
                 if self.receipt is None:  # else all agents have ended
-                    with suppress(SessionLost):  # the worker ends its agents when it loses us
-                        tools.closed = await self.peer.call(CloseAgent(tools.name))
+                    tools.closed = await self._close_agent(tools.name)
+
+    async def _close_agent(self, name: str) -> AgentClosed:
+        try:
+            return await self.peer.call(CloseAgent(name), timeout=CLOSE_TIMEOUT)
+        except SessionLost:
+            return AgentClosed()  # the worker ends its agents when it loses us
+        except CallError as error:
+            if error.code != "deadline_exceeded":
+                raise
+            return AgentClosed()

@@ -18,13 +18,14 @@ BOTH: Final[tuple[Direction, ...]] = ("to server", "to client")
 
 
 class Proxy:
-    """`url` leads to the server at `target`. `made`: connections so far.
+    """`url` leads to the server at `target`. `made`: connections so far. `held`: set when silence holds something back.
 
     `allowance` gives, for each connection, the bytes that it carries, both ways together, before it is cut.
     """
 
     def __init__(self, target: str, directory: Path, allowance: Callable[[], int] | None = None) -> None:
         self.made = 0
+        self.held = trio.Event()
         self._scheme, _, self._address = target.partition(":")
         self._path = directory / "proxy"
         self._allowance = allowance
@@ -117,14 +118,15 @@ class Proxy:
                     view = view[await sink.send(view) :]
                 if left[0] == 0:
                     await self._cut(scope)
+            await self._flowing(direction)  # an end does not pass either where nothing does
+            sink.shutdown(socket.SHUT_WR)
         except OSError:
-            pass
+            await self._flowing(direction)
+            scope.cancel()
         except trio.Cancelled:
             if self._scheme != "unix":
                 source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             raise
-        await self._flowing(direction)  # an end does not pass either where nothing does
-        scope.cancel()
 
     async def _cut(self, scope: trio.CancelScope) -> None:
         scope.cancel()
@@ -132,6 +134,7 @@ class Proxy:
 
     async def _flowing(self, direction: Direction) -> None:
         while not self._flows[direction].is_set():
+            self.held.set()
             await self._flows[direction].wait()
 
 

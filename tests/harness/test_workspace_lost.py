@@ -16,9 +16,13 @@ import trio
 from chaos.workers import Worker, running_worker
 
 import rlm_harness
-from rlm_harness.workspace import AgentTools, Workspace
+import rlm_wire
+from rlm_harness.workspace import CLOSE_TIMEOUT, AgentTools, Workspace
+from rlm_wire.broker.calls import DEADLINE_GRACE
 from rlm_wire.errors import SessionLost
 from rlm_wire.frames.limits import Limits
+from rlm_wire.methods.processes import CloseWorkspace, Receipt
+from rlm_wire.methods.sessions import AgentClosed, AgentOpened, CloseAgent, OpenAgent, OpenWorkspace, WorkspaceInfo
 from rlm_worker.processes import process_table
 
 SOON = Limits(lease=1)
@@ -147,6 +151,39 @@ async def test_a_worker_that_is_lost_while_it_is_opened_is_one_line_and_the_same
     assert b"exit status 1" in done.stderr
 
 
+async def test_leaving_is_bounded_although_the_worker_does_not_answer(autojump_clock: trio.testing.MockClock) -> None:
+    service = rlm_wire.Service()
+
+    @service.handle(OpenWorkspace)
+    def open_workspace(request: OpenWorkspace) -> WorkspaceInfo:
+        return WorkspaceInfo("/", "a stuck worker", 1, "", "")
+
+    @service.handle(OpenAgent)
+    def open_agent(request: OpenAgent) -> AgentOpened:
+        return AgentOpened("a")
+
+    @service.handle(CloseAgent)
+    async def close_agent(request: CloseAgent) -> AgentClosed:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1000)
+        return AgentClosed()
+
+    @service.handle(CloseWorkspace)
+    async def close_workspace(request: CloseWorkspace) -> Receipt:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1000)
+        return Receipt(confirmed=True)
+
+    async with rlm_wire.serve("memory:stuck", service):
+        with trio.fail_after(2 * (CLOSE_TIMEOUT + DEADLINE_GRACE) + 1):
+            async with Workspace.connect("memory:stuck") as workspace:
+                async with workspace.agent() as agent:
+                    pass
+                assert agent.closed == AgentClosed()
+        assert workspace.receipt is not None
+        assert (workspace.receipt.confirmed, workspace.receipt.retryable) == (False, True)
+
+
 async def test_an_embedding_program_gets_one_exception_with_what_was_open(worker: Worker) -> None:
     fates: dict[str, str] = {}
 
@@ -160,7 +197,8 @@ async def test_an_embedding_program_gets_one_exception_with_what_was_open(worker
         workspace.agent() as agent,
         trio.open_nursery() as nursery,
     ):
-        with pytest.raises(rlm_harness.WorkspaceLost) as caught:
+
+        async def until_lost() -> None:
             async with workspace.held():
                 begun = trio.Event()
                 nursery.start_soon(make, "running", agent, begun)
@@ -170,6 +208,9 @@ async def test_an_embedding_program_gets_one_exception_with_what_was_open(worker
                 await workspace.peer.wait_state("reconnecting")
                 nursery.start_soon(make, "queued", agent, trio.Event())
                 await trio.sleep_forever()
+
+        with pytest.raises(rlm_harness.WorkspaceLost) as caught:
+            await until_lost()
         assert [(call.method, call.fate) for call in caught.value.calls] == [
             ("tools.bash", "executed"),
             ("tools.bash", "not_sent"),
