@@ -23,6 +23,10 @@ UNSENT_LIMIT: Final = 256 * 1024
 """Bytes that the kernel takes ahead of what the network carries (`TCP_NOTSENT_LOWAT`). Its own limit grows to megabytes
 beside a stream, and on a slow link they are seconds for which every small frame waits."""
 
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds for finding out a host's address and for its answer. Where packets vanish, the kernel would try for two
+minutes, with pauses that grow; a new attempt finds a network that is back sooner."""
+
 
 def split_address(address: str, *, scheme: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT` or `[IPV6]:PORT`. Raises `TransportError`."""
@@ -45,7 +49,10 @@ async def open_tcp(address: str, *, scheme: str) -> SocketStream:
     """Connect to whichever of the host's addresses answers first. Raises `TransportError`."""
     host, port = split_address(address, scheme=scheme)
     try:
-        opened = await trio.open_tcp_stream(host, port)
+        with trio.fail_after(CONNECT_TIMEOUT):
+            opened = await trio.open_tcp_stream(host, port)
+    except trio.TooSlowError:
+        raise TransportError(f"cannot connect to {scheme}://{address}: no answer in {CONNECT_TIMEOUT:.0f} s") from None
     except OSError as error:
         raise TransportError(f"cannot connect to {scheme}://{address}: {_reason(error)}") from error
     sock = claim_socket(socket.socket(fileno=opened.socket.detach()))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import socket
 import ssl
+from contextlib import ExitStack
 
 import pytest
 import trio
+import trio.testing
 from transports.streams import connected, receive, receive_all
 
 from rlm_wire.errors import TransportError
 from rlm_wire.transports import transport_for
 from rlm_wire.transports.sockets import SocketStream
+from rlm_wire.transports.tcp import CONNECT_TIMEOUT
+from rlm_wire.transports.tls import TlsStream
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:65536", "::1:5", "[::1]", "[host]:1"])
@@ -56,13 +60,29 @@ async def test_a_host_with_several_addresses_is_listened_on_at_each() -> None:
                     await other.aclose()
 
 
-async def test_both_ends_send_small_pieces_at_once_and_give_up_on_a_silent_network() -> None:
-    async with connected("tcp://127.0.0.1:0") as ends:
-        for end in ends:
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+async def test_b62_both_ends_send_small_pieces_at_once_and_give_up_on_a_silent_network(scheme: str) -> None:
+    async with connected(f"{scheme}://127.0.0.1:0") as ends:
+        for stream in ends:
+            end = stream._below if isinstance(stream, TlsStream) else stream
             assert isinstance(end, SocketStream)
             with socket.socket(fileno=socket.dup(end._receiving)) as sock:  # what the kernel knows is the point
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+
+
+async def test_b62_a_network_that_swallows_connections_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    """A listener whose queue is full: the kernel drops what would be one more."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, ExitStack() as waiting:
+        for _ in range(3):
+            sock = waiting.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(listening.getsockname())
+        transport, address = transport_for(f"tcp://127.0.0.1:{listening.getsockname()[1]}")
+        with trio.fail_after(CONNECT_TIMEOUT + 1):
+            with pytest.raises(TransportError, match="no answer in 10 s"):
+                async with transport.connect(address):
+                    pass
 
 
 @pytest.mark.parametrize("url", ["tcp://127.0.0.1:0", "unix:/nowhere", "memory:x", "stdio:true"])
