@@ -144,7 +144,8 @@ async def test_control_groups_are_removed_with_the_worker_and_survivors_are_move
     sleeper: str, running: Running, end_all: Callable[[], None]
 ) -> None:
     async with open_reaper("cgroup") as reaper:
-        await run_bash(reaper, f"{sleeper} 1000 >/dev/null &", cwd="/", env=ENVIRONMENT)
+        script = f"{sleeper} 1000 >/dev/null & until pgrep -f '^{sleeper} 1000' >/dev/null; do :; done"
+        await run_bash(reaper, script, cwd="/", env=ENVIRONMENT)
         end_all()
         (survivor,) = running(sleeper)
         (line,) = [line for line in Path(f"/proc/{survivor}/cgroup").read_text().split() if line.startswith("0::")]
