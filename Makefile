@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS ?= 5000
 SEEDS ?= 1000
 
-.PHONY: demo test check unit fuzz simulate bench clean help
+.PHONY: demo test check unit fuzz simulate chaos bench clean help
 
 help:
 	@echo 'make demo    watch a scripted agent mend a small project through harness and worker'
@@ -13,6 +13,7 @@ help:
 	@echo 'make unit    tests only; ARGS="-k name" selects'
 	@echo 'make fuzz    each fuzz target for a bounded number of inputs; RUNS=1000000 TARGET=connection'
 	@echo 'make simulate  whole peers over a network of faults on a virtual clock; SEEDS=10000, and a cut at every byte'
+	@echo 'make chaos   real processes under load that are cut, stopped and killed; SEEDS=50'
 	@echo 'make bench   speed as ratios to raw baselines'
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -55,6 +56,10 @@ fuzz: .venv/.fuzz
 simulate: .venv/.ready
 	$(BIN)/python -m rlm_wire.testing.simulation --seeds $(SEEDS)
 	RLM_WIRE_EVERY_BYTE=1 $(BIN)/pytest -q tests/simulation/test_every_cut.py
+
+# As SEEDS has another default for the simulation, which is a thousand times faster: only what was asked for.
+chaos: .venv/.ready
+	RLM_CHAOS_SEEDS=$(if $(filter command line,$(origin SEEDS)),$(SEEDS),10) $(BIN)/pytest -q tests/chaos/test_chaos.py $(ARGS)
 
 bench: .venv/.ready
 	$(BIN)/python -m bench $(ARGS)
