@@ -12,6 +12,7 @@ MODULES = {
     "tcp": "wire",
     "stdio": "wire",
     "tls": "wire",
+    "far": "far",
 }
 
 end, name = sys.argv[1:]

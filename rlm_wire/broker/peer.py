@@ -368,6 +368,7 @@ class Peer:
         call_id = self._connection.call(method, params, scope=scope, deadline=deadline, flags=flags)
         call = self._calls[call_id] = Call(self, call_id, method, types)
         self._flush()
+        self._many_at_once = True  # until something comes back: more calls made now are a burst, and leave together
         return call
 
     def _check_open(self) -> None:

@@ -23,6 +23,11 @@ from rlm_wire.frames.schema import Goodbye
 BURST: Final = 512 * 1024
 """Bytes sent before other tasks get their turn: more makes small calls beside a stream wait, less slows the stream."""
 
+FIRST_BURST: Final = 64 * 1024
+SLOW_BURST: Final = 0.005
+"""What has been taken for sending cannot be overtaken by small frames any more. So bursts begin at FIRST_BURST bytes,
+grow by as much with each that leaves soon, and begin anew after one that took SLOW_BURST seconds: a far or slow link."""
+
 ROOM: Final = 512 * 1024
 """Bytes of items that may queue before their senders wait: enough to keep the link busy, little to hold back others."""
 
@@ -48,6 +53,7 @@ class Writer:
         self._sleeper: trio.lowlevel.Task | None = None
         self._awake = False
         self._sending = False
+        self._burst = FIRST_BURST
         self._room = trio.lowlevel.ParkingLot()
         self._error: TransportError | None = None
         self._idle = trio.lowlevel.ParkingLot()
@@ -57,7 +63,7 @@ class Writer:
         link = self._link
         if link is None or self._sending or self._unsent:
             return  # the task is at it, or will be, and will find what is queued
-        pieces = self._connection.data_to_send(BURST)
+        pieces = self._connection.data_to_send(self._burst)
         if not pieces:
             return
         pieces, size = _join(pieces)
@@ -84,6 +90,7 @@ class Writer:
         """From now on send over `link`; `run` must follow."""
         self._link, self._unsent, self._error = link, [], None
         self._sending, self._awake = False, True
+        self._burst = FIRST_BURST
 
     async def run(self) -> None:
         """Send until cancelled, or until the link is left. Raises TransportError if the stream breaks.
@@ -95,12 +102,15 @@ class Writer:
             while link is not None and self._link is link:
                 if self._error is not None:
                     raise self._error
-                pieces, self._unsent = self._unsent or self._connection.data_to_send(BURST), []
+                pieces, self._unsent = self._unsent or self._connection.data_to_send(self._burst), []
                 if pieces:
                     pieces, size = _join(pieces)
                     self._sending = True
+                    start = trio.current_time()
                     await link.send(pieces)
                     self._sending = False
+                    slow = trio.current_time() - start > SLOW_BURST
+                    self._burst = FIRST_BURST if slow else min(self._burst + FIRST_BURST, BURST)
                     del pieces  # asleep, this task would keep the last large message
                     self._make_room()
                     if size >= BURST:

@@ -19,7 +19,7 @@ from rlm_wire.errors import TransportError
 from rlm_wire.testing.arrivals import ArrivalListener
 from rlm_wire.transports import Buffer, ByteStream, Listener
 
-SEND_BUFFER: Final = 256 * 1024
+SEND_BUFFER: Final = 64 * 1024
 """Bytes that a sender may be ahead of the link: about what a tuned socket holds back."""
 
 PIECE: Final = 16 * 1024

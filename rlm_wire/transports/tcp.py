@@ -19,7 +19,7 @@ UNACKNOWLEDGED_TIMEOUT: Final = 30_000
 """Milliseconds until the kernel gives up on a peer that acknowledges nothing (`TCP_USER_TIMEOUT`): as long as the wire
 waits for a pong. The kernel's own default is about a quarter of an hour."""
 
-UNSENT_LIMIT: Final = 256 * 1024
+UNSENT_LIMIT: Final = 64 * 1024
 """Bytes that the kernel takes ahead of what the network carries (`TCP_NOTSENT_LOWAT`). Its own limit grows to megabytes
 beside a stream, and on a slow link they are seconds for which every small frame waits."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Never
 
@@ -13,11 +13,13 @@ import rlm_wire
 from rlm_wire.broker.patience import Patience
 from rlm_wire.broker.services import Service
 from rlm_wire.endpoints.client import open_client
-from rlm_wire.endpoints.meeting import Ours, Way
+from rlm_wire.endpoints.meeting import Ours, Watch, Way
 from rlm_wire.endpoints.server import open_server
 from rlm_wire.frames.limits import Limits
 from rlm_wire.testing.distance import Distance, DistantTransport
+from rlm_wire.testing.faults import WrappedStream
 from rlm_wire.testing.simulation.scheduling import run_seeded
+from rlm_wire.transports import Buffer
 
 ITEM = 64 * 1024
 STREAM = 64 * 1024 * 1024
@@ -61,9 +63,11 @@ def service() -> Service:
 
 
 @asynccontextmanager
-async def far_away(round_trip: float, rate: float = RATE) -> AsyncIterator[rlm_wire.Peer]:
-    """A peer behind TCP and a token, so far away."""
-    way = Way(DistantTransport(Distance(round_trip, rate)), "")
+async def far_away(
+    round_trip: float, rate: float = RATE, watch: Watch = lambda stream: stream
+) -> AsyncIterator[rlm_wire.Peer]:
+    """A peer behind TCP and a token, so far away; `watch` is put around the streams of both."""
+    way = Way(DistantTransport(Distance(round_trip, rate)), "", watch=watch)
     ours = Ours(service(), "token", Limits(), Patience())
     async with open_server(way, ours), open_client(way, ours) as peer:
         yield peer
@@ -101,6 +105,26 @@ def test_a_burst_of_64_calls_costs_one_round_trip(round_trip: float) -> None:
                 for _ in range(64):
                     nursery.start_soon(peer.call, Tool("make"))
             assert trio.current_time() - start <= 1.05 * round_trip
+
+    run_seeded(0, main)
+
+
+def test_a_burst_of_calls_leaves_in_few_sends_and_so_do_its_answers() -> None:
+    """Each small send is a packet, and a fresh TCP connection may have but ten under way: more cost a round trip."""
+    sends: list[int] = []
+
+    class Counted(WrappedStream):
+        def send_nowait(self, data: Sequence[Buffer]) -> int:
+            sends.append(super().send_nowait(data))
+            return sends[-1]
+
+    async def main(_: object) -> None:
+        async with far_away(0.1, watch=Counted) as peer:
+            sends.clear()
+            async with trio.open_nursery() as nursery:
+                for _ in range(64):
+                    nursery.start_soon(peer.call, Tool("make"))
+            assert len(sends) <= 10
 
     run_seeded(0, main)
 
