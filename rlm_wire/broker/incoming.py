@@ -116,9 +116,9 @@ class IncomingCall(Generic[Sent, Received]):
     def receive_cancel(self, reason: str) -> None:
         if self.cancel_reason is None:
             self.cancel_reason = reason or "cancelled by the caller"
-            self._queue().close()
             if not self._registration.stoppable or self._work is not self._whole:
                 self._work.cancel(self.cancel_reason)
+            self._queue().close()  # then, or whoever waits for an item would hear of an orderly end instead
 
     async def run(self, request: Any) -> None:
         """Run the handler and answer. Never raises but for cancellation from outside: the session is ending."""

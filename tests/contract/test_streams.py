@@ -70,6 +70,18 @@ async def test_sending_to_a_call_that_was_cancelled_says_so_and_closing_it_is_ha
         assert caught.value.code == "cancelled"
 
 
+async def test_a_handler_that_waits_for_items_is_cancelled_and_not_told_that_there_are_no_more(
+    endpoint: Endpoint,
+) -> None:
+    async with endpoint.connect() as peer, peer.open(Total()) as call:
+        await call.send(1)
+        assert await peer.call(Add(1, 2)) == 3
+        call.cancel()
+        with pytest.raises(rlm_wire.CallError) as caught:
+            await call.result()
+        assert caught.value.code == "cancelled"
+
+
 async def test_a_wrong_item_reaches_the_handler_as_its_callers_fault(endpoint: Endpoint) -> None:
     async with endpoint.connect() as peer, peer.open(Total()) as call:
         await call.send("one")  # type: ignore[arg-type]
