@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from chaos.workers import Worker, running_worker
+from chaos.workers import Watched, Worker, running_worker
 
 import rlm_harness
 import rlm_wire
@@ -142,6 +142,23 @@ async def test_a_model_that_is_thinking_is_not_waited_for(model_server, script, 
     ended = await run.wait_for("session_ended")
     assert await run.process.wait() == 3
     check_told(run, ended, [], "the peer ended the session" if number == signal.SIGTERM else "within 1 s")
+
+
+async def test_b62_a_harness_that_was_stopped_for_too_long_finds_its_workspace_cleaned_up(
+    model_server, script, tmp_path, start
+):
+    socket, bounds = str(tmp_path / "socket"), ("--lease", "1", "--silence", "1")
+    async with running_worker(tmp_path, "--unix", socket, *bounds) as worker:
+        model_server.answers = [script.calls("bash", {"command": "echo $$; exec sleep 1000"})]
+        run = await start("--workspace", worker.url)
+        pid = int((await run.wait_for("tool_output"))["text"])
+        with Watched(pid) as command:
+            os.kill(run.process.pid, signal.SIGSTOP)
+            await command.ended()
+            os.kill(run.process.pid, signal.SIGCONT)
+        ended = await run.wait_for("session_ended")
+        assert await run.process.wait() == 3
+        check_told(run, ended, [{"method": "tools.bash", "fate": "executed"}], "no such session")
 
 
 async def test_a_worker_that_is_lost_while_it_is_opened_is_one_line_and_the_same_code(command):
