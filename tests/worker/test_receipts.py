@@ -118,8 +118,9 @@ async def test_two_sessions_of_one_worker_have_each_their_own_list_and_receipt(
         one.agent("one") as agent,
         two.agent("two") as other,
     ):
-        await agent.bash("sleep 1011 >/dev/null &")
-        await other.bash("sleep 1012 >/dev/null &")
+        until_it_sleeps = "until [ $(cat /proc/$!/comm) = sleep ]; do :; done"
+        await agent.bash(f"sleep 1011 >/dev/null & {until_it_sleeps}")
+        await other.bash(f"sleep 1012 >/dev/null & {until_it_sleeps}")
         receipt = await one.close()
         (left,) = (await two.processes()).processes
     assert [process.command for process in receipt.unknown] == ["sleep 1011"]
