@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -16,14 +17,18 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from chaos.workers import TOKEN, WORKER, Watched, relay_url, relays, running_worker
 from contract.proxy import BOTH, Direction, proxied
 
 import rlm_harness
+import rlm_wire
 from rlm_harness.workspace import AgentTools, Workspace
 from rlm_wire.broker.patience import Patience
+from rlm_wire.endpoints.client import HANDSHAKE_TIMEOUT
 from rlm_wire.errors import SessionLost
 from rlm_wire.frames.limits import Limits
+from rlm_wire.transports.sockets import LINGER
 
 QUICK = Patience(idle=0.25, first_pause=0.05)
 """Silence is borne for 0.75 s."""
@@ -105,6 +110,21 @@ async def test_b62_a_half_open_link_is_found_out_by_both_sides(
             nursery.start_soon(one, activity)
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "tls", "unix"])
+async def test_b62_a_proxy_that_accepts_and_says_nothing_is_given_up(
+    scheme: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX if scheme == "unix" else socket.AF_INET) as silent:
+        silent.bind(path if scheme == "unix" else ("127.0.0.1", 0))
+        silent.listen()
+        url = f"unix:{path}" if scheme == "unix" else f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
+        with trio.fail_after(HANDSHAKE_TIMEOUT + LINGER + 1):
+            with pytest.raises(rlm_wire.HandshakeError, match="no handshake within 5 s, nothing was received"):
+                async with rlm_wire.connect(url, token=TOKEN):
+                    pass
+
+
 async def test_b62_a_worker_that_was_stopped_for_too_long_is_lost_and_cleans_up_when_it_goes_on(tmp_path: Path) -> None:
     async def one(activity: Activity) -> None:
         directory = tmp_path / activity.__name__
@@ -179,12 +199,12 @@ async def test_b62_a_worker_that_is_stopped_for_less_than_the_lease_is_found_aga
 
 @pytest.mark.parametrize("patience", [Patience(), QUICK], ids=["waited for", "replaced"])
 async def test_b62_a_relay_that_is_stopped(patience: Patience, tmp_path: Path) -> None:
-    socket = tmp_path / "socket"
+    path = tmp_path / "socket"
     async with (
-        running_worker(tmp_path, "--unix", str(socket)),
-        Workspace.connect(relay_url(socket), patience=patience) as workspace,
+        running_worker(tmp_path, "--unix", str(path)),
+        Workspace.connect(relay_url(path), patience=patience) as workspace,
     ):
-        (relay,) = relays(socket)
+        (relay,) = relays(path)
 
         async def pause() -> None:
             os.kill(relay, signal.SIGSTOP)
@@ -196,7 +216,7 @@ async def test_b62_a_relay_that_is_stopped(patience: Patience, tmp_path: Path) -
                 os.kill(relay, signal.SIGCONT)
 
         await work_through(workspace, tmp_path, pause)
-        assert (relays(socket) == [relay]) is (patience is not QUICK)
+        assert (relays(path) == [relay]) is (patience is not QUICK)
 
 
 HOLD = shlex.join(
@@ -220,14 +240,14 @@ async def test_b62_a_wrapper_that_outlives_its_worker_and_keeps_the_pipes_does_n
 
 
 async def test_b62_a_wrapper_that_outlives_its_relay_and_keeps_the_pipes_is_replaced(tmp_path: Path) -> None:
-    socket = tmp_path / "socket"
-    attach = shlex.join([*WORKER, "attach", "--unix", str(socket)])
+    path = tmp_path / "socket"
+    attach = shlex.join([*WORKER, "attach", "--unix", str(path)])
     wrapper = f"exec 3<&0; {attach} <&3 & wait; {HOLD}"
     url = f"relay:{shlex.join(['sh', '-c', wrapper])}"
-    async with running_worker(tmp_path, "--unix", str(socket)), Workspace.connect(url, patience=QUICK) as workspace:
+    async with running_worker(tmp_path, "--unix", str(path)), Workspace.connect(url, patience=QUICK) as workspace:
 
         async def pause() -> None:
-            (relay,) = [pid for pid in relays(socket) if Path(f"/proc/{pid}/comm").read_text() != "sh\n"]
+            (relay,) = [pid for pid in relays(path) if Path(f"/proc/{pid}/comm").read_text() != "sh\n"]
             os.kill(relay, signal.SIGKILL)
             await workspace.peer.wait_state("reconnecting")
             await workspace.peer.wait_state("connected")

@@ -13,6 +13,7 @@ from contract.calculator import Add, Count, Echo, Marks, Wait
 from trio.testing import MockClock
 
 import rlm_wire
+from rlm_wire.broker.calls import DEADLINE_GRACE
 from rlm_wire.broker.services import Service
 from rlm_wire.endpoints.client import open_client
 from rlm_wire.endpoints.meeting import Ours, Way, agree
@@ -180,6 +181,18 @@ async def test_a_silent_network_is_found_out_and_replaced(autojump_clock: MockCl
         with trio.fail_after(60):
             await peer.call(Add(1, 2))
         assert len(built.network.connections) == 3
+
+
+async def test_b62_a_timeout_fires_by_itself_on_a_link_that_carries_nothing(autojump_clock: MockClock) -> None:
+    async with stage() as (built, peer, _):
+        built.fates = [Fate(stall_sent=3_000, stall=10_000.0)]
+        await built.cut()
+        await peer.call(Add(1, 2))
+        began = trio.current_time()
+        with pytest.raises(rlm_wire.CallError, match="no answer to calc"):
+            await peer.call(Echo(bytes(5_000)), timeout=1)
+        assert trio.current_time() - began == pytest.approx(1 + DEADLINE_GRACE)
+        assert peer.state == "connected"  # for all that is known
 
 
 async def test_a_ping_is_asked_again_on_the_new_connection(autojump_clock: MockClock) -> None:
