@@ -26,7 +26,7 @@ BURST: Final = 512 * 1024
 FIRST_BURST: Final = 64 * 1024
 SLOW_BURST: Final = 0.005
 """What has been taken for sending cannot be overtaken by small frames any more. So bursts begin at FIRST_BURST bytes,
-grow by as much with each that leaves soon, and begin anew after one that took SLOW_BURST seconds: a far or slow link."""
+grow by as much with each that leaves soon, and begin anew after one that took SLOW_BURST seconds: a long link."""
 
 ROOM: Final = 512 * 1024
 """Bytes of items that may queue before their senders wait: enough to keep the link busy, little to hold back others."""

@@ -37,7 +37,7 @@ class Connection:
         self.limits = ours.lowest(theirs)
         self.codec = codec
         self.ended = False
-        self._buffer = buffer or ReceiveBuffer(self.limits.frame)
+        self._buffer = ReceiveBuffer(self.limits.frame) if buffer is None else buffer
         self._buffer.frame_limit = self.limits.frame
         self._replay = ReplayBuffer(self.limits.replay)
         self._parts_to_send = SendWindow(self.limits.reassembly)

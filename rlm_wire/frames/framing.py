@@ -15,7 +15,7 @@ from rlm_wire.frames.limits import BANNER_LIMIT, HEADER_SIZE, MESSAGE_TEXT_LIMIT
 
 _unpack_length: Final = struct.Struct(">I").unpack_from
 
-_FIRST_CAPACITY: Final = 16 * 1024
+_FIRST_CAPACITY: Final = 4 * 1024
 _HTTP_WORDS: Final = {b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"PRI", b"CONNECT", b"HTTP/1.1", b"HTTP/1.0"}
 
 
