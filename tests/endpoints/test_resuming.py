@@ -241,6 +241,17 @@ async def test_lost_calls_are_told_what_became_of_them(autojump_clock: MockClock
         await peer.wait_state("reconnecting")
         nursery.start_soon(make, "queued", lambda: peer.call(Add(1, 2)))
     assert fates == {"streaming": "executed", "waiting": "maybe_executed", "queued": "not_sent"}
+    assert peer.loss is not None
+    assert "within 5 s" in peer.loss.reason
+    assert sorted(call.fate for call in peer.loss.calls) == sorted(fates.values())
+    assert {call.method for call in peer.loss.calls} == {"calc.count", "calc.wait", "calc.add"}
+
+
+async def test_a_session_that_is_closed_is_not_lost(autojump_clock: MockClock) -> None:
+    async with stage() as (_, peer, _):
+        await peer.call(Add(1, 2))
+    assert peer.closed
+    assert peer.loss is None
 
 
 async def resume_by_hand(built: Stage, server: rlm_wire.Server, peer: rlm_wire.Peer, attempt: int) -> object:
