@@ -25,6 +25,10 @@ from rlm_wire.frames.schema import Goodbye
 LAST_WORDS: Final = 1.0
 """Seconds for what is still on its way when one direction of a link has ended: the peer's reason, or ours."""
 
+BATCH: Final = 128
+"""Frames taken before other sessions get their turn: what one read brings may be thousands of calls, and would hold up
+all others for as long as these take to begin."""
+
 
 class Line:
     """See the module. `handle` takes each batch of events, and sets `ended` when one of them is the session's end."""
@@ -64,8 +68,14 @@ class Line:
     async def _read(self, link: Link) -> None:
         connection = self.connection
         try:
-            self._handle(connection.process())  # what came right behind the handshake
+            self._handle(connection.process(BATCH))  # what came right behind the handshake
             while self.ended is None:
+                if connection.unfinished:
+                    await trio.lowlevel.checkpoint()
+                    if self.link is not link:
+                        return
+                    self._handle(connection.process(BATCH))
+                    continue
                 count = await link.receive_into(connection.writable())
                 if self.link is not link:
                     return
@@ -73,7 +83,7 @@ class Line:
                 if not count:
                     self._error = connection.end_of_stream().error
                     return
-                self._handle(connection.received(count))
+                self._handle(connection.received(count, BATCH))
         except (TransportError, trio.ClosedResourceError) as error:
             self._fail(error)
             return

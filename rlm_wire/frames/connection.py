@@ -37,6 +37,7 @@ class Connection:
         self.limits = ours.lowest(theirs)
         self.codec = codec
         self.ended = False
+        self.unfinished = False
         self._buffer = ReceiveBuffer(self.limits.frame) if buffer is None else buffer
         self._buffer.frame_limit = self.limits.frame
         self._replay = ReplayBuffer(self.limits.replay)
@@ -185,16 +186,21 @@ class Connection:
         """Space to receive into; ends the validity of the values in events before."""
         return self._buffer.writable()
 
-    def received(self, count: int) -> list[Event]:
-        """Take note of `count` bytes in `writable()`; events of all frames that are whole now. Never raises."""
+    def received(self, count: int, limit: int | None = None) -> list[Event]:
+        """Take note of `count` bytes in `writable()`; events of the frames that are whole now. Never raises."""
         self._buffer.wrote(count)
-        return self.process()
+        return self.process(limit)
 
-    def process(self) -> list[Event]:
-        """Events of the frames that are whole in the buffer."""
+    def process(self, limit: int | None = None) -> list[Event]:
+        """Events of the frames that are whole in the buffer: of the next `limit` of them, `unfinished` if so many came.
+
+        Call it again then, before `writable()`.
+        """
         events: list[Event] = []
+        left = limit or -1
         try:
-            while not self.ended and (body := self._buffer.next_body_untrusted()) is not None:
+            while not self.ended and left and (body := self._buffer.next_body_untrusted()) is not None:
+                left -= 1
                 frame = self.codec.decode_frame_untrusted(body)
                 size = len(body)
                 if type(frame) not in _UNNUMBERED:
@@ -207,6 +213,7 @@ class Connection:
             self._end(error, events)
         if self._received - self._acknowledged >= number.ACK_FRAMES or self._unacknowledged_bytes >= self._ack_bytes:
             self._acknowledge()
+        self.unfinished = not left and not self.ended
         return events
 
     def end_of_stream(self) -> Ended:
