@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from bench.lab import open_lab
-from bench.measures import bulk, calls, cancel, imports, kernels, links, worker
+from bench.measures import bulk, calls, cancel, imports, kernels, links, sessions, worker
 from bench.report import Row, table, write_results
 
 GROUPS = {
@@ -16,6 +16,7 @@ GROUPS = {
     "imports": imports.measure,
     "worker": worker.measure,
     "links": links.measure,
+    "sessions": sessions.measure,
     "kernels": kernels.measure,
 }
 
