@@ -30,8 +30,8 @@ from rlm_wire.errors import SessionLost
 from rlm_wire.frames.limits import Limits
 from rlm_wire.transports.sockets import LINGER
 
-QUICK = Patience(idle=0.25, first_pause=0.05)
-"""Silence is borne for 0.75 s."""
+QUICK = Patience(idle=0.4, first_pause=0.05)
+"""Silence is borne for 1.2 s."""
 
 LARGE = "x" * (8 << 20)
 """More than sockets and pipes hold."""
