@@ -19,6 +19,8 @@ from rlm_wire.errors import WireError
 from rlm_wire.methods.tools import BashResult
 from rlm_worker.processes import process_table
 
+STOP = "until [ /proc/$!/exe -ef /bin/sleep ]; do :; done; kill -STOP $!"
+
 # `{0}` is a program that sleeps and by whose path the processes of its row are known.
 RUNNING = {
     "command": "{0}",
@@ -28,7 +30,7 @@ RUNNING = {
     "double fork": "({0} &) ; {0}",
     "cleared environment": "env -i {0} & env -i setsid --wait {0}",
     "pipeline": "{0} | {0} | {0}",
-    "stopped": "{0} & {0} & until [ /proc/$!/exe -ef /bin/sleep ]; do :; done; kill -STOP $!; wait",
+    "stopped": f"{{0}} & {{0}} & {STOP}; wait",
     "ignores TERM": "trap '' TERM; {0}; {0}",
     "fork loop": "while :; do ({0} &); /bin/sleep 0.05; done",
 }
@@ -38,9 +40,13 @@ LEFT = {
     "left by setsid": "setsid {0} &",
     "left by double fork": "(setsid {0} >/dev/null 2>&1 &)",
     "left with cleared environment": "env -i setsid {0} &",
+    "left pipeline": "{0} | {0} &",
+    "left stopped": f"{{0}} & {STOP}",
+    "left ignoring TERM": "(trap '' TERM; exec {0}) &",
 }
+OF_A_CELL = ["attached to the kernel", "attached in its own session", "attached tree", "daemon of a cell"]
 ROWS = [
-    *["attached to the kernel", "attached in its own session", "daemon of a cell"],
+    *OF_A_CELL,
     *RUNNING,
     *LEFT,
     *["daemon of a running command", "job", "service", "kept service"],
@@ -55,7 +61,9 @@ _CELL = """
 import subprocess
 attached = subprocess.Popen(["{0}"], stdout=subprocess.DEVNULL)
 own_session = subprocess.Popen(["{1}"], stdout=subprocess.DEVNULL, start_new_session=True)
-daemon = subprocess.run("(setsid {2} >/dev/null 2>&1 &)", shell=True)
+tree = "trap '' TERM; env -i {2} | {2} & (nohup {2} &) ; setsid --wait {2} & {2} & {stop}; wait"
+attached_tree = subprocess.Popen(["bash", "-c", tree], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+daemon = subprocess.run("(setsid {3} >/dev/null 2>&1 &)", shell=True)
 """
 
 
@@ -107,14 +115,14 @@ class Scene:
         for row, script in LEFT.items():
             result = await tools.bash(script.format(self.program(row)))
             assert result.exit_code == 0
-            await self.wait_started(row)
-        cell = _CELL.format(*map(self.program, ROWS[:3]))
+            await self.wait_started(row, script.count("{0}"))
+        cell = _CELL.format(*map(self.program, OF_A_CELL), stop=STOP)
         assert (await tools.ipython(cell)).status == "ok"
         await tools.jobs.start(self.program("job"))
         await tools.services.start("service", self.program("service"))
         await tools.services.start("kept", self.program("kept service"), keep=True)
-        for row in (*ROWS[:3], "job", "service", "kept service"):
-            await self.wait_started(row)
+        for row in (*OF_A_CELL, "job", "service", "kept service"):
+            await self.wait_started(row, 5 if row == "attached tree" else 1)
         for row, script in RUNNING.items():
             nursery.start_soon(self._run, tools, row, script.format(self.program(row)), timeout)
             await self.wait_started(row, script.count("{0}") - (row == "ignores TERM"))

@@ -22,7 +22,7 @@ from worker.lifetimes import LEFT, RUNNING, Scene
 from rlm_harness.workspace import Workspace
 from rlm_wire.errors import WireError
 
-ATTACHED = {"attached to the kernel", "attached in its own session"}
+ATTACHED = {"attached to the kernel", "attached in its own session", "attached tree"}
 RUN_ON = {*LEFT, "daemon of a cell", "daemon of a running command", "kept service"}
 BESIDE = {"job", "service"}
 
@@ -143,7 +143,7 @@ async def end_session(scene: Scene, url: str) -> None:
     assert workspace.receipt is receipt
     assert {process.kind for process in receipt.declared} == {"service"}
     named = [process for process in receipt.unknown if lifetimes.is_sleeper(process.command)]
-    assert len(named) == len(alive) - 1  # the kept service was declared
+    assert len(named) == sum(len(pids) for row, pids in alive.items() if row != "kept service")  # which was declared
     stopped = " ".join(process.command for process in receipt.stopped)
     assert all(scene.program(row) in stopped for row in {*ATTACHED, *BESIDE, *RUNNING} - {"ignores TERM"})
 
