@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from worker.links import open_link
 
-from rlm_harness.workspace import local_worker_url
 from rlm_worker.processes import Reaper, open_reaper, process_table
 
 PATIENCE = 20.0
@@ -81,12 +79,5 @@ def environment() -> dict[str, str]:
 @pytest.fixture(scope="module", params=["stdio", "tcp"])
 def link(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str | None]]:
     """URL and token of a worker: each connection's own at the other end of pipes, one for the module behind TCP."""
-    if request.param == "stdio":
-        yield local_worker_url(), None
-        return
-    command = [sys.executable, "-m", "rlm_worker", "serve", "--tcp", "127.0.0.1:0"]
-    environment = {"PATH": os.environ["PATH"], "LANG": "C", "RLM_TOKEN": "known-to-both"}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as worker:
-        assert worker.stdout is not None
-        yield worker.stdout.readline().decode().removeprefix("listening on ").strip(), "known-to-both"
-        worker.terminate()
+    with open_link(request.param) as link:
+        yield link

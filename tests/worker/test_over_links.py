@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import trio
+from worker.links import open_link
 
 from rlm_harness import AgentTools, Workspace
-from rlm_wire.errors import CallError
+from rlm_wire.errors import CallError, WireError
 from rlm_worker.processes import process_table
 
 Running = Callable[[str], list[int]]
@@ -233,6 +234,33 @@ async def test_b25_b45_b57_floods_are_counted_cancelled_and_told_to_the_end(agen
         assert late.output.text == "started"
         assert late.duration >= 0.5
     assert await text(agent, "echo alive") == "alive\n"
+
+
+@pytest.mark.parametrize("kind", ["stdio", "tcp"])
+async def test_b29_results_are_whole_or_lost_when_the_worker_ends_among_them(kind: str, tmp_path: Path) -> None:
+    sizes: list[int] = []
+    first = trio.Event()
+
+    async def ask(agent: AgentTools) -> None:
+        with suppress(WireError):  # it was lost
+            output = (await agent.bash("head -c 2000000 /dev/zero")).output
+            sizes.append(len(output.head + output.tail))
+            first.set()
+
+    with open_link(kind) as (url, token):
+        async with Workspace.connect(url, token, str(tmp_path)) as workspace, workspace.agent() as agent:
+            await ask(agent)  # and leaves at once
+        with suppress(WireError):
+            async with Workspace.connect(url, token, str(tmp_path)) as workspace, workspace.agent() as agent:
+                first = trio.Event()
+                async with trio.open_nursery() as nursery:
+                    for _ in range(16):
+                        nursery.start_soon(ask, agent)
+                    await first.wait()
+                    os.kill(workspace.info.pid, signal.SIGTERM)
+                    workspace.abandon()
+    assert len(sizes) >= 2
+    assert set(sizes) == {1024 * 1024}
 
 
 async def test_b30_b76_input_ends_and_no_stream_waits_for_a_reader(agent: AgentTools) -> None:
