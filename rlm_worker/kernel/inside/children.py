@@ -26,7 +26,9 @@ _STARTERS: Final = (
 )
 
 
-class _Children:
+class Children:
+    """The file's entries. Those of ended children make room when it is full; beyond it, children are not noted."""
+
     def __init__(self, descriptor: int) -> None:
         self._entries = mmap.mmap(descriptor, wire.CHILDREN_LIMIT * wire.CHILD.size)
         self._ticks = os.sysconf("SC_CLK_TCK")
@@ -35,6 +37,7 @@ class _Children:
         self._lock = threading.Lock()
 
     def note(self, pid: int) -> None:
+        """A child was started just now."""
         if os.getpid() != self._kernel:
             return  # this is a fork of the kernel, and the child is its own
         with self._lock:
@@ -55,13 +58,13 @@ class _Children:
 
 def note_children(descriptor: int) -> None:
     """From now on, in this process. The descriptor is needed no more."""
-    children = _Children(descriptor)
+    children = Children(descriptor)
     for module, names in _STARTERS:
         for name in names:
             setattr(module, name, _noting(getattr(module, name), children))
 
 
-def _noting(start: Callable[..., Any], children: _Children) -> Callable[..., Any]:
+def _noting(start: Callable[..., Any], children: Children) -> Callable[..., Any]:
     @functools.wraps(start)
     def start_and_note(*args: Any, **kwargs: Any) -> Any:
         started = start(*args, **kwargs)
