@@ -334,7 +334,7 @@ class Connection:
 
     def _put(self, call_id: int, frame: Any, *, opens: bool = False) -> int:
         if self.ended:
-            raise SessionLost("the session has ended", fate="not_sent")
+            raise SessionLost("the session has ended", fate="not_sent" if opens else "maybe_executed")
         body = self.codec.encode(frame)
         if len(body) > self.limits.message:
             raise CallError(

@@ -36,8 +36,14 @@ class Fate(msgspec.Struct, frozen=True):
     stall: float = 0.0
     delay: float = 0.0
     """Before each piece that is sent or received."""
+    lag: float = 0.0
+    """The server's end hears of what was sent so much later: after a cut as well, when the next link may be there."""
     piece: int = 1 << 20
     """Largest piece that passes at once, in either direction."""
+    doubled_sent: int | None = None
+    """Once so many bytes have passed, the last `doubled` of them come again, as no sound transport has it."""
+    doubled_received: int | None = None
+    doubled: int = 0
 
 
 Plan = Callable[[], Fate]
@@ -66,7 +72,7 @@ class Network:
         ours.private = theirs.private = self._private
         stream = FatedStream(ours, fate, self)
         self.connections.append(stream)
-        self._listener.hand_over(theirs)
+        self._listener.hand_over(_LaggingStream(theirs, fate.lag) if fate.lag else theirs)
         try:
             yield stream
         finally:
@@ -87,6 +93,19 @@ class Network:
             await stream.aclose()
 
 
+class _LaggingStream(WrappedStream):
+    """Receives everything `lag` seconds after it has arrived. Cancelled meanwhile, it has lost it."""
+
+    def __init__(self, below: ByteStream, lag: float) -> None:
+        super().__init__(below)
+        self._lag = lag
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        size = await self.below.receive_into(buffer)
+        await trio.sleep(self._lag)
+        return size
+
+
 class FatedStream(WrappedStream):
     """The client's end of a connection with a fate. `sent` and `received` count the bytes that passed."""
 
@@ -98,10 +117,16 @@ class FatedStream(WrappedStream):
         self.is_cut = False
         self._waiting: set[trio.CancelScope] = set()
         self._stalled = False
+        self._again = b""
 
     async def receive_into(self, buffer: memoryview) -> int:
         fate = self._fate
-        room = fate.piece if fate.cut_received is None else min(fate.piece, fate.cut_received - self.received)
+        if self._again:
+            again, self._again = self._again[: len(buffer)], self._again[len(buffer) :]
+            buffer[: len(again)] = again
+            await trio.lowlevel.checkpoint()
+            return len(again)
+        room = min([fate.piece, *_until(self.received, fate.cut_received, fate.doubled_received)])
         if room <= 0 or self.is_cut:
             await self._cut()
         size: int | None = None
@@ -111,19 +136,23 @@ class FatedStream(WrappedStream):
             self.received += size
         if size is None:
             await self._cut()
+        if self.received == fate.doubled_received:
+            self._again = bytes(buffer[:size][-fate.doubled :])
         return size
 
     async def send(self, data: Sequence[Buffer]) -> None:
         fate = self._fate
         left = memoryview(b"".join(data))
         while left:
-            room = fate.piece if fate.cut_sent is None else min(fate.piece, fate.cut_sent - self.sent)
+            room = min([fate.piece, *_until(self.sent, fate.cut_sent, fate.doubled_sent)])
             if room <= 0 or self.is_cut:
                 await self._cut()
             with self._until_cut():
                 await self._wait()
                 await self.below.send([left[:room]])
                 self.sent += len(left[:room])
+                if self.sent == fate.doubled_sent:
+                    await self.below.send([left[:room][-fate.doubled :]])
                 left = left[room:]
 
     def send_nowait(self, data: Sequence[Buffer]) -> int:
@@ -168,3 +197,9 @@ class FatedStream(WrappedStream):
                 raise
         finally:
             self._waiting.discard(scope)
+
+
+def _until(passed: int, cut: int | None, doubled: int | None) -> list[int]:
+    """Bytes that may pass before something happens."""
+    ahead = [] if doubled is None or doubled <= passed else [doubled - passed]
+    return ahead if cut is None else [*ahead, cut - passed]

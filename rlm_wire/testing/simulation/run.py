@@ -63,21 +63,21 @@ async def _simulate(rng: random.Random) -> int:
 
 
 async def _two_peers(model: Model, rng: random.Random) -> None:
-    async with _joined(model, model.service(), model.service(), rng) as (peer, server_side):
+    async with joined(model, model.service(), model.service(), rng) as (peer, server_side):
         await _work(model, [peer, server_side], rng)
         await _settle(model, peer, server_side)
 
 
 async def _three_peers(model: Model, rng: random.Random) -> None:
     """A caller, a relay, and the one that does the work, as harness, worker and kernel are."""
-    async with _joined(model, Service(), model.service(), rng) as (onward, far_side):
+    async with joined(model, Service(), model.service(), rng) as (onward, far_side):
         middle = Service()
 
         @middle.handle_rest
         async def rest(method: str, params: msgspec.Raw, call: IncomingCall[Any, Any]) -> msgspec.Raw:
             return await relay(method, params, call, onward, scope=None)
 
-        async with _joined(model, Service(), middle, rng) as (peer, middle_side):
+        async with joined(model, Service(), middle, rng) as (peer, middle_side):
             await _work(model, [peer], rng, relayed=True)
             await _settle(model, peer, middle_side)
             await _settle(model, onward, far_side)
@@ -105,10 +105,12 @@ async def _settle(model: Model, peer: Peer, other: Peer) -> None:
 
 
 @asynccontextmanager
-async def _joined(model: Model, near: Service, far: Service, rng: random.Random) -> AsyncIterator[tuple[Peer, Peer]]:
+async def joined(
+    model: Model, near: Service, far: Service, rng: random.Random, plan: Callable[[], Fate] | None = None
+) -> AsyncIterator[tuple[Peer, Peer]]:
     """Two peers over a network of their own: the client, and what the server sees of it."""
     private = rng.random() < 0.5
-    network = Network(_fates(rng), private=private)
+    network = Network(plan or _fates(rng), private=private)
     patience = Patience(jitter=rng.random)
     token = None if private else TOKEN
     way = Way(network, "server")
@@ -149,6 +151,7 @@ def _fates(rng: random.Random) -> Callable[[], Fate]:
             stall_sent=_offset(rng) if rng.random() < 0.2 else None,
             stall=rng.choice((1.0, 8.0, 40.0)),
             delay=delay,
+            lag=rng.choice((0.0, 0.0, 0.05, 1.0)),
             piece=piece,
         )
 

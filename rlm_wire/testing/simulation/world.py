@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import Any, Never
 
 import trio
@@ -15,6 +16,7 @@ import trio
 from rlm_wire.broker.incoming import IncomingCall
 from rlm_wire.broker.peer import Peer
 from rlm_wire.broker.services import Service
+from rlm_wire.errors import Fate
 from rlm_wire.methods.base import Request, StreamRequest
 from rlm_wire.testing.simulation.audit import overfull
 
@@ -46,6 +48,13 @@ class Up(StreamRequest[list[int], Never, bytes], tag="simulated.up"):
     number: int
 
 
+class Sip(StreamRequest[int, Never, bytes], tag="simulated.sip"):
+    """The handler ends after so many items, whatever is still under way."""
+
+    number: int
+    items: int
+
+
 class Swap(StreamRequest[int, int, int], tag="simulated.swap"):
     number: int
 
@@ -73,6 +82,12 @@ class Model:
     def check_once(self, number: int) -> None:
         """That work is done: it has run, and only once."""
         assert self.begun[number] == self.ended[number] == 1, f"work {number} began {self.begun[number]} times"
+
+    def check_lost(self, number: int, fate: Fate) -> None:
+        """The call for that work was lost, and its caller was told what had become of it."""
+        begun = self.begun[number]
+        assert begun <= (fate != "not_sent"), f"work {number} began {begun} times, and was said to be {fate}"
+        assert begun or fate != "executed", f"work {number} never began, and was said to be {fate}"
 
     def check_all(self) -> None:
         """Nothing ran twice, and nothing runs on."""
@@ -124,6 +139,16 @@ class Model:
             finally:
                 self.ended[request.number] += 1
 
+        @service.handle(Sip)
+        async def sip(request: Sip, call: IncomingCall[Never, bytes]) -> int:
+            self.begun[request.number] += 1
+            try:
+                for _ in range(request.items):
+                    await anext(call)
+            finally:
+                self.ended[request.number] += 1
+            return request.items
+
         @service.handle(Swap)
         async def swap(request: Swap, call: IncomingCall[int, int]) -> int:
             self.begun[request.number] += 1
@@ -139,9 +164,11 @@ class Model:
         @service.handle(Park, stoppable=True)
         async def park(request: Park, call: IncomingCall[Never, Never]) -> str:
             self.begun[request.number] += 1
-            with call.stoppable():
-                await trio.sleep_forever()
-            self.ended[request.number] += 1
+            try:
+                with call.stoppable():
+                    await trio.sleep_forever()
+            finally:
+                self.ended[request.number] += 1
             return f"stopped {request.number}"
 
 
@@ -152,15 +179,20 @@ class Caller:
         self._model = model
         self._peer = peer
         self._rng = rng
-        streams = [] if relayed else [self._down, self._up, self._swap, self._back, self._park]
-        self._ways: list[Any] = [self._work, self._quick, self._cancelled, *streams]
+        self._ways: list[Any] = [self._work, self._quick, self._cancelled]
+        if not relayed:
+            self._ways += [self._down, self._left, self._up, self._sip, self._swap, self._back, self._park]
 
     async def run(self, steps: int) -> None:
         for _ in range(steps):
-            await self._rng.choice(self._ways)(self._model.number())
+            await self.step(self._model.number())
             problems = overfull(self._peer)
             assert not problems, problems
             await trio.sleep(self._rng.choice((0, 0, 0.01, 1.0)))
+
+    async def step(self, number: int) -> None:
+        """One call, of any kind, whose work has that number."""
+        await self._rng.choice(self._ways)(number)
 
     def _size(self) -> int:
         return self._rng.choice((0, 10, 500, 500, 20_000, 70_000, 140_000))
@@ -190,6 +222,22 @@ class Caller:
             got = [(int.from_bytes(item[:4], "big"), len(item) - 4) async for item in call]
             assert got == list(enumerate(sizes))
             assert await call.result() == len(sizes)
+        self._model.check_once(number)
+
+    async def _left(self, number: int) -> None:
+        """Items that nobody takes any more arrive, large ones among them."""
+        async with self._peer.open(Down(number, [self._size() for _ in range(30)])) as call:
+            for at in range(self._rng.choice((0, 1, 3))):
+                assert (await anext(call))[:4] == at.to_bytes(4, "big")
+        assert self._model.begun[number] <= 1
+
+    async def _sip(self, number: int) -> None:
+        items = self._rng.choice((0, 1, 3))
+        async with self._peer.open(Sip(number, items)) as call:
+            with suppress(trio.BrokenResourceError):
+                while True:
+                    await call.send(bytes(self._size()))
+            assert await call.result() == items
         self._model.check_once(number)
 
     async def _up(self, number: int) -> None:
