@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from bench.subjects import NAMES
+from bench.subjects import ASIDE, NAMES
 
 
 class Turn(msgspec.Struct):
@@ -127,7 +127,7 @@ def open_lab(quick: bool) -> Iterator[Lab]:
     """Start what can be started."""
     with ExitStack() as stack:
         subjects = {}
-        for name in NAMES:
+        for name in (*NAMES, *ASIDE):
             if name == "grpc" and importlib.util.find_spec("grpc") is None:
                 continue
             process = stack.enter_context(

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 NAMES = ("blocking", "lockstep", "tcp", "stdio", "tls", "grpc")
+ASIDE = ("uncounted",)
+"""Measured only where it is asked for by name."""
 
 
 @contextmanager

@@ -13,6 +13,7 @@ MODULES = {
     "stdio": "wire",
     "tls": "wire",
     "far": "far",
+    "uncounted": "uncounted",
 }
 
 end, name = sys.argv[1:]

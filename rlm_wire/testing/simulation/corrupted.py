@@ -24,7 +24,7 @@ _SHORTEST_FRAME = 7
 
 
 def simulate_corruption(seed: int) -> int:
-    """Run two peers whose connections repeat bytes, and return how many calls were lost or garbled. Raises like `simulate`."""
+    """Run two peers whose connections repeat bytes, and return how many calls were lost or garbled."""
     return run_seeded(seed, _simulate)
 
 
