@@ -226,6 +226,8 @@ class Reaper:
                 seen = Snapshot()
                 for stop in quiet:
                     stop.members = stop.tree.living(seen)
+            if not all(stop.members for stop in stops):
+                self._reap_children()  # what is gone must not be found as a zombie either
             for stop in stops:
                 if stop.members:
                     self._watch_stop(stop)

@@ -175,6 +175,16 @@ async def test_b04_a_tree_is_gone_when_kill_tree_returns(
     assert descendants(int((await run(reaper, "echo $PPID", environment))[1])) == []
 
 
+async def test_nobody_finds_a_dead_process_of_a_tree_that_is_gone(reaper: Reaper, environment: dict[str, str]) -> None:
+    script = "for i in {1..4}; do sleep 1000 & done; echo; wait"
+    for grace in (0, 5) * 20:
+        process = await start(reaper, script, environment)
+        pids = descendants(process.pid)
+        await process.kill_tree(grace=grace)
+        process.release()
+        assert [pid for pid in pids if process_table.row(pid) is not None] == []
+
+
 def descendants(ancestor: int) -> list[int]:
     rows = process_table.table()
     found = [ancestor]
