@@ -58,11 +58,14 @@ async def test_b75_a_terminal_is_the_jobs_own_and_only_where_it_was_asked_for(de
 
 
 async def test_b75_ctrl_c_interrupts_what_runs_in_a_terminal(desk: Desk) -> None:
-    job = await desk.start("trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 1000; done", tty=True)
+    job = await desk.start("stty -echo; trap 'echo caught; exit 7' INT; echo ready; while :; do cat; done", tty=True)
     await shows(desk, job, "ready")
+    await desk.ask(WriteJob(AGENT, job, b"typed\n"))
+    await shows(desk, job, "typed\r\n")  # by cat, which bash has let go by now
     await desk.ask(WriteJob(AGENT, job, b"\x03"))
     result = await desk.result(job)
-    assert (result.exit_code, result.text) == (7, "ready\r\n^Ccaught\r\n")
+    assert result.exit_code == 7
+    assert result.text.endswith("typed\r\ncaught\r\n")
 
 
 async def test_b75_a_terminal_gets_another_size_and_its_job_a_signal(desk: Desk) -> None:

@@ -440,17 +440,18 @@ async def test_b69_a_script_of_any_size_runs(agent: AgentTools) -> None:
 
 async def test_b75_lines_end_plainly_but_for_jobs_that_have_a_terminal(agent: AgentTools) -> None:
     assert "\\r" not in await text(agent, r"printf 'a\nb\n' | od -c")
-    command = "stty -echo; trap 'stty size; exit 4' INT; cat; echo end; sleep 1000"
+    command = "stty -echo; trap 'stty size; exit 4' INT; cat; echo end; cat"
     job = (await agent.jobs.start(command, tty=True)).id
     await agent.jobs.resize(job, 40, 100)
     await agent.jobs.write(job, b"b\n")
     await agent.jobs.close_stdin(job)
-    while not (await agent.jobs.get(job)).output_bytes >= len("b\r\nend\r\n"):
+    await agent.jobs.write(job, b"c\n")
+    while "end\r\nc\r\n" not in (await agent.jobs.read(job)).text:
         await trio.lowlevel.checkpoint()
     await agent.jobs.write(job, b"\x03")
     result = await agent.jobs.result(job)
     assert result.exit_code == 4
-    assert result.text.endswith("b\r\nend\r\n40 100\r\n")
+    assert result.text.endswith("b\r\nend\r\nc\r\n40 100\r\n")
     code = (
         "job = rlm.shell.start('printf \"ready\\\\n\"; cat; head -c 1000000 /dev/zero', tty=True)\n"
         "job.read(wait=60); job.resize(40, 100); job.write(b'\\x04')\n"
