@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from rlm_harness import prompts
+from rlm_harness.conversation import Conversation
 from rlm_harness.decisions import Finish, Nudge, Nudges, Refuse, Run, next_step
 from rlm_harness.events import AssistantReplied, Emit, Nudged, ToolFinished, ToolOutput, ToolStarted, TurnStarted, Usage
 from rlm_harness.ledger import records
@@ -49,11 +50,10 @@ class Agent:
     ) -> None:
         self._model = model
         self._tools = tools
-        self._ledger = ledger
         self._emit = emit
         self._surroundings = surroundings
         self._max_turns = max_turns
-        self._context: list[Message] = []
+        self._conversation = Conversation(ledger)
         self._turns = 0
         self._usage = Usage()
 
@@ -74,25 +74,22 @@ class Agent:
         had never been, while the workspace keeps what was done in it.
         Cancellation: the running tool is stopped, and its partial result recorded, before this returns.
         """
-        if not self._context:
+        if not self._conversation.messages:
             system: Message = {"role": "system", "content": prompts.system_prompt(self._surroundings)}
-            await self._add(records.System(message=system))
-        before, indices, start = list(self._context), self._ledger.context, self._turns
+            await self._conversation.add(records.System(message=system))
+        before, start = self._conversation.mark(), self._turns
         asked = records.User(id=secrets.token_hex(8), turn=start, message={"role": "user", "content": task})
         try:
-            await self._add(asked)
+            await self._conversation.add(asked)
             return await self._work(start)
         except BaseException as error:
-            self._context = before
-            await self._ledger.append(
-                records.PromptRollback(
-                    prompt_id=asked.id,
-                    start_turn=start,
-                    attempted_turns=self._turns - start,
-                    reason="cancelled" if isinstance(error, trio.Cancelled) else "error",
-                )
+            rollback = records.PromptRollback(
+                prompt_id=asked.id,
+                start_turn=start,
+                attempted_turns=self._turns - start,
+                reason="cancelled" if isinstance(error, trio.Cancelled) else "error",
             )
-            await self._ledger.open_window("rollback", indices)
+            await self._conversation.roll_back(before, rollback)
             raise
 
     async def _work(self, start: int) -> Outcome:
@@ -118,10 +115,10 @@ class Agent:
         self._turns += 1
         await self._emit(TurnStarted(self._turns))
         started = trio.current_time()
-        reply = await self._model.reply(self._context, TOOL_SCHEMAS, self._emit)
+        reply = await self._model.reply(self._conversation.messages, TOOL_SCHEMAS, self._emit)
         duration = trio.current_time() - started
         self._usage += reply.usage
-        await self._add(
+        await self._conversation.add(
             records.Assistant(
                 turn=self._turns,
                 message=reply.message,
@@ -152,15 +149,14 @@ class Agent:
         whole = records.ToolResult(turn=self._turns, tool=call.name, duration=round(duration, 6), message=message)
         shortened = shorten(rendered.output)
         if shortened is None:
-            await self._add(whole)
+            await self._conversation.add(whole)
         else:
             message = message | {"content": shortened}
-            await self._ledger.append(whole, in_context=False)
-            assert whole.message_index is not None
-            await self._add(records.ContextMessage(message=message, source_message_index=whole.message_index))
+            source = await self._conversation.add_aside(whole)
+            await self._conversation.add(records.ContextMessage(message=message, source_message_index=source))
         for notice in rendered.recovery:
             recovery = prompts.runtime_event("recovery", notice)
-            await self._add(records.KernelRecovery(message=recovery, provenance={"kind": "recovery"}))
+            await self._conversation.add(records.KernelRecovery(message=recovery, provenance={"kind": "recovery"}))
         cancelled = trio.current_effective_deadline() == -math.inf
         with trio.move_on_after(TELL_TIMEOUT if cancelled else math.inf, shield=cancelled):
             content = str(message["content"])
@@ -175,14 +171,9 @@ class Agent:
         message = prompts.runtime_event("nudge", nudge.text, reason=nudge.kind)
         provenance = {"kind": "nudge", "reason": nudge.kind}
         record = records.EmptyReplyNudge if nudge.kind == "empty_reply" else records.PlanReplyNudge
-        await self._add(record(message=message, provenance=provenance))
+        await self._conversation.add(record(message=message, provenance=provenance))
         await self._emit(Nudged(nudge.kind, nudge.text))
 
     async def _finish(self, stop: str, answer: str, turns: int, used: Usage) -> Outcome:
-        await self._ledger.append(records.Done(stop=stop, answer=answer[:1000], usage=used, turns=turns))
+        await self._conversation.ledger.append(records.Done(stop=stop, answer=answer[:1000], usage=used, turns=turns))
         return Outcome(stop, answer, turns, used)
-
-    async def _add(self, record: records.MessageRecord) -> None:
-        """To the ledger, and to what the model sees next."""
-        await self._ledger.append(record)
-        self._context.append(record.message)
