@@ -13,12 +13,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import trio
 
-from rlm_harness.ledger.records import ContextWindow, Record
+from rlm_harness.ledger.records import ContextWindow, Record, WindowReason
 from rlm_harness.secrets import UserError
 
 
@@ -55,6 +55,11 @@ class Ledger:
     def context(self) -> list[int]:
         """The message indices of the current window, in order."""
         return list(self._context)
+
+    @property
+    def window(self) -> int:
+        """The number of the current window."""
+        return self._window
 
     @property
     def size(self) -> int:
@@ -115,7 +120,7 @@ class Ledger:
         self._grown.set()
         self._grown = trio.Event()
 
-    async def open_window(self, reason: Literal["start", "rollback"], message_indices: list[int]) -> None:
+    async def open_window(self, reason: WindowReason, message_indices: list[int]) -> None:
         """Close the current window and begin the next with these earlier messages. See `append` for the rest."""
         await self.append(ContextWindow(reason=reason, message_indices=message_indices))
 
@@ -129,14 +134,16 @@ class Ledger:
 
 
 @asynccontextmanager
-async def create_ledger(directory: Path | None = None) -> AsyncIterator[Ledger]:
+async def create_ledger(directory: Path | None = None, name: str | None = None) -> AsyncIterator[Ledger]:
     """A new session below `directory` (None: `sessions_directory()`), with its ledger open and window 0 begun.
+
+    `name` is that of its own directory, which must not be there yet; None makes one up.
 
     Raises UserError if it cannot be created. Cancellation: the files stay as they are.
     """
     parent = directory if directory is not None else sessions_directory()
     try:
-        session, descriptor = await trio.to_thread.run_sync(_create, parent)
+        session, descriptor = await trio.to_thread.run_sync(_create, parent, name or secrets.token_hex(6))
     except OSError as error:
         raise UserError(
             f"cannot create a session in {parent}: {error.strerror} (RLM_HOME names another place)"
@@ -149,9 +156,9 @@ async def create_ledger(directory: Path | None = None) -> AsyncIterator[Ledger]:
         os.close(descriptor)
 
 
-def _create(parent: Path) -> tuple[Path, int]:
+def _create(parent: Path, name: str) -> tuple[Path, int]:
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory = parent / secrets.token_hex(6)
+    directory = parent / name
     directory.mkdir(mode=0o700)  # exclusive: an existing ledger is never opened for writing again
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     return directory, os.open(directory / "messages.jsonl", flags, 0o600)
