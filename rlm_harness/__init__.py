@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rlm_harness.agent import Agent, Outcome
     from rlm_harness.callbacks import calling_agent
+    from rlm_harness.compaction import CompactionPolicy
     from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.model.interface import Model, ModelError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "AgentTools",
+    "CompactionPolicy",
     "Ledger",
     "LedgerError",
     "LedgerSource",
@@ -39,6 +41,7 @@ __all__ = [
 _HOMES = {
     "Agent": "agent",
     "AgentTools": "workspace",
+    "CompactionPolicy": "compaction",
     "Ledger": "ledger.writer",
     "LedgerError": "ledger.writer",
     "LedgerSource": "replication",

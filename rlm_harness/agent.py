@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from rlm_harness import prompts
+from rlm_harness.compaction import CompactionFailed, CompactionPolicy, WindowedModel
 from rlm_harness.conversation import Conversation
 from rlm_harness.decisions import Finish, Nudge, Nudges, Refuse, Run, next_step
 from rlm_harness.events import AssistantReplied, Emit, Nudged, ToolFinished, ToolOutput, ToolStarted, TurnStarted, Usage
@@ -27,7 +28,10 @@ TELL_TIMEOUT = 1.0
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How one prompt ended: `stop` is `answered`, `length`, `empty` or `max_turns`."""
+    """How one prompt ended: `stop` is `answered`, `length`, `empty`, `max_turns` or `compaction_failed`.
+
+    `turns` and `usage` are those of the prompt.
+    """
 
     stop: str
     answer: str
@@ -47,15 +51,19 @@ class Agent:
         *,
         surroundings: prompts.Surroundings,
         max_turns: int | None = None,
+        compaction: CompactionPolicy | None = None,
     ) -> None:
-        self._model = model
         self._tools = tools
         self._emit = emit
         self._surroundings = surroundings
         self._max_turns = max_turns
         self._conversation = Conversation(ledger)
+        self._model = WindowedModel(
+            model, TOOL_SCHEMAS, self._conversation, emit, self._spend, compaction or CompactionPolicy()
+        )
         self._turns = 0
         self._usage = Usage()
+        self._prompt_usage = Usage()
 
     @property
     def turns(self) -> int:
@@ -64,8 +72,12 @@ class Agent:
 
     @property
     def usage(self) -> Usage:
-        """Tokens of every reply so far, also for prompts that were cancelled."""
+        """Tokens of every reply so far, also for prompts that were cancelled, and of summaries."""
         return self._usage
+
+    def _spend(self, usage: Usage) -> None:
+        self._usage += usage
+        self._prompt_usage += usage
 
     async def prompt(self, task: str) -> Outcome:
         """Work on `task` until the model answers or `max_turns` model calls were made for it.
@@ -77,12 +89,14 @@ class Agent:
         if not self._conversation.messages:
             system: Message = {"role": "system", "content": prompts.system_prompt(self._surroundings)}
             await self._conversation.add(records.System(message=system))
-        before, start = self._conversation.mark(), self._turns
+        before, window, start = self._conversation.mark(), self._model.state, self._turns
+        self._prompt_usage = Usage()
         asked = records.User(id=secrets.token_hex(8), turn=start, message={"role": "user", "content": task})
         try:
             await self._conversation.add(asked)
             return await self._work(start)
         except BaseException as error:
+            self._model.state = window
             rollback = records.PromptRollback(
                 prompt_id=asked.id,
                 start_turn=start,
@@ -93,14 +107,16 @@ class Agent:
             raise
 
     async def _work(self, start: int) -> Outcome:
-        nudges, used, text = Nudges(), Usage(), ""
+        nudges, text = Nudges(), ""
         while self._max_turns is None or self._turns - start < self._max_turns:
-            reply = await self._ask_model()
-            used += reply.usage
+            try:
+                reply = await self._ask_model()
+            except CompactionFailed:
+                return await self._finish("compaction_failed", text, self._turns - start)
             text = reply.text or text
             match next_step(reply, nudges):
                 case Finish(stop):
-                    return await self._finish(stop, reply.text, self._turns - start, used)
+                    return await self._finish(stop, reply.text, self._turns - start)
                 case Nudge() as nudge:
                     nudges = nudge.nudges
                     await self._remind(nudge)
@@ -109,15 +125,14 @@ class Agent:
                         await self._conclude(call, render_error(error), duration=0.0)
                 case Run(call, arguments):
                     await self._run(call, arguments)
-        return await self._finish("max_turns", text, self._turns - start, used)
+        return await self._finish("max_turns", text, self._turns - start)
 
     async def _ask_model(self) -> Reply:
         self._turns += 1
         await self._emit(TurnStarted(self._turns))
         started = trio.current_time()
-        reply = await self._model.reply(self._conversation.messages, TOOL_SCHEMAS, self._emit)
+        reply = await self._model.reply(self._turns)
         duration = trio.current_time() - started
-        self._usage += reply.usage
         await self._conversation.add(
             records.Assistant(
                 turn=self._turns,
@@ -174,6 +189,7 @@ class Agent:
         await self._conversation.add(record(message=message, provenance=provenance))
         await self._emit(Nudged(nudge.kind, nudge.text))
 
-    async def _finish(self, stop: str, answer: str, turns: int, used: Usage) -> Outcome:
+    async def _finish(self, stop: str, answer: str, turns: int) -> Outcome:
+        used = self._prompt_usage
         await self._conversation.ledger.append(records.Done(stop=stop, answer=answer[:1000], usage=used, turns=turns))
         return Outcome(stop, answer, turns, used)

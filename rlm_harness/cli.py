@@ -76,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the worker's token from")
     run.add_argument("--cwd", metavar="DIR", help="the directory to work in, in the workspace")
     run.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls")
+    run.add_argument(
+        "--summarize-at-tokens",
+        metavar="N",
+        type=_positive,
+        help="have the model summarise the conversation when it is this long; without it, when its window fills up",
+    )
     demo = commands.add_parser(
         "demo",
         help="watch a scripted model mend a small project",
@@ -119,19 +125,13 @@ def _run(options: argparse.Namespace) -> int:
 def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, token: bytes | None) -> int:
     import trio
 
+    from rlm_harness.compaction import CompactionPolicy
     from rlm_harness.events import Event, SessionEnded, SessionStarted
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.secrets import UserError
     from rlm_harness.session import Interrupts, Task, exit_code, run_task
     from rlm_wire.errors import WireError
 
-    task = Task(
-        # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
-        text=os.fsencode(options.task).decode("utf-8", "replace"),
-        url=options.workspace,
-        cwd=options.cwd,
-        max_turns=options.max_turns,
-    )
     display = _display(options)
     interrupts = Interrupts(display.show)
     ledger = ""
@@ -144,6 +144,14 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
 
     async def work() -> SessionEnded:
         async with open_chat_model(options.model, base_url, key) as model:
+            task = Task(
+                # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
+                text=os.fsencode(options.task).decode("utf-8", "replace"),
+                url=options.workspace,
+                cwd=options.cwd,
+                max_turns=options.max_turns,
+                compaction=CompactionPolicy(options.summarize_at_tokens, model.context_window),
+            )
             return await run_task(task, model, show, interrupts, token=token)
 
     try:

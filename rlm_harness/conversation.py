@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
+import trio
 
 from rlm_harness.ledger import records
 from rlm_harness.ledger.writer import Ledger
@@ -14,6 +17,12 @@ class Mark(msgspec.Struct, frozen=True):
 
     messages: list[Message]
     indices: list[int]
+    size: int
+
+
+def message_size(message: Message) -> int:
+    """Bytes of `message` as it is sent."""
+    return len(msgspec.json.encode(message))
 
 
 class Conversation:
@@ -23,11 +32,14 @@ class Conversation:
         self.ledger = ledger
         self.messages: list[Message] = []
         """What the model sees next; to be read only."""
+        self.size = 0
+        """Bytes of `messages` as they are sent."""
 
     async def add(self, record: records.MessageRecord) -> None:
         """To the ledger, and to what the model sees next. Raises LedgerError. Cancellation: none."""
         await self.ledger.append(record)
         self.messages.append(record.message)
+        self.size += message_size(record.message)
 
     async def add_aside(self, record: records.MessageRecord) -> int:
         """To the ledger alone; its message index. Raises LedgerError. Cancellation: none."""
@@ -37,10 +49,27 @@ class Conversation:
 
     def mark(self) -> Mark:
         """This point, for `roll_back`."""
-        return Mark(list(self.messages), self.ledger.context)
+        return Mark(list(self.messages), self.ledger.context, self.size)
 
     async def roll_back(self, mark: Mark, rollback: records.PromptRollback) -> None:
         """Go on from `mark`, in a new window. The model sees what it saw then even if LedgerError is raised."""
-        self.messages = list(mark.messages)
+        self.messages, self.size = list(mark.messages), mark.size
         await self.ledger.append(rollback)
         await self.ledger.open_window("rollback", mark.indices)
+
+    async def compact(self, summary: Message, compaction: records.Compaction, kept: Sequence[int]) -> None:
+        """Go on in a new window: the system message, `summary`, and of this window the messages at `kept`.
+
+        `compaction` describes it; what depends on the ledger is filled in here. Raises LedgerError.
+        Cancellation: none; it is done whole.
+        """
+        with trio.CancelScope(shield=True):
+            indices, chosen = self.ledger.context, [0, *kept]
+            compaction.summary_message_index = await self.add_aside(records.ContextMessage(message=summary))
+            compaction.window = self.ledger.window + 1
+            await self.ledger.append(compaction)
+            first, *rest = [indices[place] for place in chosen]
+            await self.ledger.open_window("compaction", [first, compaction.summary_message_index, *rest])
+            first_message, *others = [self.messages[place] for place in chosen]
+            self.messages = [first_message, summary, *others]
+            self.size = sum(map(message_size, self.messages))

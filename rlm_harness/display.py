@@ -19,6 +19,8 @@ import trio
 from rlm_harness.events import (
     AssistantReplied,
     Cancelling,
+    Compacted,
+    Compacting,
     Event,
     Nudged,
     Reconnected,
@@ -45,10 +47,17 @@ _STOPS = {
     "length": "the model's reply was cut at its token limit",
     "max_turns": "no answer before the last turn",
     "empty": "the model had nothing to say",
+    "compaction_failed": "the conversation became too long",
     "refused": "the endpoint refused the request",
     "error": "the session could not go on",
 }
 """How a session without an answer ended; what to do about it is in its message, which goes to stderr."""
+
+_COMPACTIONS = {
+    "threshold": "the model's window fills up",
+    "length": "the end of the model's window cut the reply off",
+    "overflow": "the conversation is too long for the model",
+}
 
 _UNPRINTABLE = re.compile(
     "\x1b\\[[0-?]*[ -/]*[@-~]"  # colours and cursor movement
@@ -136,6 +145,10 @@ class TerminalView:
                 return self._block(f"! {reason}; attempt {attempt} in {delay:.1f} s", "33")
             case Nudged(kind, _):
                 return self._block(f"! reminded the model ({kind.replace('_', ' ')})", "33")
+            case Compacting(reason):
+                return self._block(f"! {_COMPACTIONS.get(reason, reason)}: asking the model for a summary", "33")
+            case Compacted():
+                return self._block(_indented(event.summary, "  │ "), "2") + self._block(_compacted(event), "33")
             case Reconnecting(reason):
                 return self._block(f"! no connection to the worker, trying again: {reason}", "33")
             case Reconnected():
@@ -220,6 +233,12 @@ def _indented(text: str, indent: str) -> str:
 def _cost(event: AssistantReplied) -> str:
     tokens = f", {event.usage.prompt_tokens} + {event.usage.completion_tokens} tokens" if event.usage != Usage() else ""
     return f"({_duration(event.duration)}{tokens})"
+
+
+def _compacted(event: Compacted) -> str:
+    tokens = event.usage.prompt_tokens + event.usage.completion_tokens
+    cost = f", {tokens} tokens" if tokens else ""
+    return f"! goes on from this summary ({_duration(event.duration)}{cost}); the ledger has it all"
 
 
 def _duration(seconds: float) -> str:

@@ -108,6 +108,25 @@ class Nudged(_Event, frozen=True):
     text: str
 
 
+class Compacting(_Event, frozen=True):
+    """The conversation nears or exceeds the model's window: the model is asked for a summary to go on from.
+
+    `reason` is `threshold`, `length` (the reply so far was cut off, and its text is void) or `overflow`.
+    """
+
+    reason: str
+
+
+class Compacted(_Event, frozen=True):
+    """From now on the model sees the summary in place of what was before; `window` is the number of its window."""
+
+    window: int
+    summary: str
+    attempts: int
+    usage: Usage
+    duration: float
+
+
 class Cancelling(_Event, frozen=True):
     """The first Ctrl-C was taken: the turn is being cancelled, in order; a second one leaves at once."""
 
@@ -123,11 +142,12 @@ class Reconnected(_Event, frozen=True):
 
 
 class SessionEnded(_Event, frozen=True):
-    """`stop` is `answered`, `max_turns`, `length`, `empty`, `cancelled`, `refused` or `error`.
+    """`stop` is `answered`, `max_turns`, `length`, `empty`, `compaction_failed`, `cancelled`, `refused` or `error`.
 
-    `length`: the reply was cut at the model's token limit; `empty`: there was nothing in it; `refused`: the endpoint
-    will not have the request; `error`: the session could not go on. `message` says what went wrong and what to do.
-    `notices` are what the agent has left running.
+    `length`: the reply was cut at the model's token limit; `empty`: there was nothing in it; `compaction_failed`: the
+    conversation had become too long, and there was no summary to go on from; `refused`: the endpoint will not have the
+    request; `error`: the session could not go on. `message` says what went wrong and what to do. `notices` are what the
+    agent has left running.
     """
 
     stop: str
@@ -157,6 +177,8 @@ Event: TypeAlias = (
     | ToolOutput
     | ToolFinished
     | Nudged
+    | Compacting
+    | Compacted
     | Cancelling
     | Reconnecting
     | Reconnected

@@ -15,6 +15,15 @@ PLAN_REPLY = (
 )
 ONE_CALL = "Error: only one tool call per turn is allowed; none of these was run. Send one of them again, alone."
 
+SUMMARIZE = """\
+Your context is nearly full. Write a summary now, from which you can go on with the task; it will take the place of \
+this conversation. Plain text, no tool call. Say: what was asked, in its own words where they matter; what is done, \
+and how you know; what you found out (paths, names, values, errors, exact where it counts); what is left, and the next \
+step; which variables, jobs, services and files of yours matter."""
+
+WAIT_EVENTS = "Events are available: see rlm.inbox.list()."
+WAIT_TIMED_OUT = "No events came within the time."
+
 
 class Surroundings(msgspec.Struct, frozen=True):
     """What the system prompt says of the workspace."""
@@ -40,7 +49,40 @@ top-level `await`, `!command` and `%%bash` work. `bash` runs each command in a f
 * Check your work by running it. When the task is done, reply with a short account of it and no tool call."""
 
 
+def agent_input(text: str, *, sender: str, kind: str) -> Message:
+    """A user message that another agent wrote, the parent."""
+    head = f'<agent_input from="parent" agent_id="{sender}" kind="{kind}">'
+    return {"role": "user", "content": f"{head}\n{text}\n</agent_input>"}
+
+
+def unread_notice(count: int) -> str:
+    events = "1 unread event" if count == 1 else f"{count} unread events"
+    return f"You have {events}: rlm.inbox.list() lists them, rlm.inbox.read(event_id) gives one."
+
+
 def runtime_event(kind: str, text: str, **attributes: str) -> Message:
     """A user message that the harness made: wrapped, so that the model can tell it from the human."""
     pairs = "".join(f' {name}="{value}"' for name, value in attributes.items())
     return {"role": "user", "content": f'<runtime_event kind="{kind}"{pairs}>\n{text}\n</runtime_event>'}
+
+
+def summary_message(summary: str, window: int, uncovered: int) -> Message:
+    """What stands in a new window for the one before it, which was number `window`.
+
+    `uncovered` is how many of its last messages the summary does not cover.
+    """
+    missing = (
+        f"\nIt does not cover the last {uncovered} messages, which were too long: "
+        f"see `h.windows[{window}].messages[-{uncovered}:]`, a part at a time."
+        if uncovered
+        else ""
+    )
+    text = f"""\
+The conversation so far had become too long. Your summary of it:
+
+{summary}
+
+Go on from there. Files, jobs, services and the variables of your kernel are as they were. The whole conversation is \
+kept: in a cell, `h = await rlm.history()`, then `h.user_messages()` for what was asked, word for word, and \
+`h.windows[{window}].messages` for what you saw before this.{missing}"""
+    return runtime_event("compaction", text)

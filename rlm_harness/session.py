@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from rlm_harness.agent import Agent
+from rlm_harness.compaction import CompactionPolicy
 from rlm_harness.connection import connection_told
 from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted
 from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
@@ -34,6 +35,8 @@ LEAVE_GRACE = 1.0
 _ADVICE = {
     "length": "the model's reply was cut at its token limit: ask for less at once, or use a model with a higher limit",
     "max_turns": "the model had not answered when its turns were used up: raise --max-turns",
+    "compaction_failed": "the conversation had become too long for the model, and it gave no summary to go on from: use"
+    " a model with a larger window, or have it summarise earlier with --summarize-at-tokens",
     "empty": "the model gave neither an answer nor a tool call, although it was reminded: try another model",
 }
 """What to do where the prompt came to an end, but not to an answer."""
@@ -47,6 +50,7 @@ class Task(msgspec.Struct, frozen=True):
     cwd: str | None = None
     env: Mapping[str, str] | None = None
     max_turns: int | None = None
+    compaction: CompactionPolicy = CompactionPolicy()
 
 
 class Interrupts:
@@ -140,7 +144,15 @@ async def run_task(
         with interrupts.connected(workspace.abandon):
             async with connection_told(workspace.peer, emit), workspace.agent(ledger=ledger) as tools:
                 surroundings = Surroundings(info.cwd, info.platform, info.python)
-                agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
+                agent = Agent(
+                    model,
+                    tools,
+                    ledger,
+                    emit,
+                    surroundings=surroundings,
+                    max_turns=task.max_turns,
+                    compaction=task.compaction,
+                )
                 stop, answer, message = await _prompt(agent, task.text, interrupts)
         notices = list(tools.closed.notices) if tools.closed else []
         try:

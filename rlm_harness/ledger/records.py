@@ -14,6 +14,8 @@ import msgspec
 from rlm_harness.events import Usage, snake_case
 from rlm_harness.model.interface import Message
 
+WindowReason: TypeAlias = Literal["start", "rollback", "compaction"]
+
 
 class _Record(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="type", tag=snake_case):
     """`id`, `timestamp` (Unix time, a label only), `message_index` and `window` are filled in by the writer."""
@@ -29,10 +31,29 @@ class System(_Record):
 
 
 class User(_Record):
-    """What the human asked, unwrapped; `id` names the prompt. `turn` counts the turns before it."""
+    """What the human asked, unwrapped; `id` names the prompt. `turn` counts the turns before it.
+
+    In a child agent's ledger its task, or the messages that woke it, whose ids are `event_ids`.
+    """
 
     turn: int
     message: Message
+    event_ids: list[str] = []
+
+
+class ParentMessage(_Record):
+    """Messages of the parent's, wrapped; `event_ids` are theirs."""
+
+    message: Message
+    provenance: dict[str, Any]
+    event_ids: list[str]
+
+
+class SupervisorNotification(_Record):
+    """What the harness tells the model about its inbox."""
+
+    message: Message
+    provenance: dict[str, Any]
 
 
 class EmptyReplyNudge(_Record):
@@ -70,18 +91,52 @@ class ToolResult(_Record):
     message: Message
 
 
+class DiscardedAssistant(_Record):
+    """A reply that the end of the model's window cut off; a compaction follows, and the model is asked again.
+
+    Never part of the context.
+    """
+
+    turn: int
+    message: Message
+    finish_reason: str
+    usage: Usage
+    duration: float
+
+
 class ContextMessage(_Record):
-    """The shortened form of the message at `source_message_index`."""
+    """What the model sees instead of the message at `source_message_index`, shortened; or (None) of a whole window."""
 
     message: Message
-    source_message_index: int
+    source_message_index: int | None = None
 
 
 class ContextWindow(_Record):
     """A new window begins: its number is `window`, and it starts with the messages listed."""
 
-    reason: Literal["start", "rollback"]
+    reason: WindowReason
     message_indices: list[int]
+
+
+class Compaction(_Record):
+    """The model's own summary is to take the place of the window so far; the next record opens `window` with it.
+
+    `summary_message_index` is the message that holds it, with what the harness says around it. `dropped_chars` counts
+    the texts that the model does not see any more. `uncovered` messages at the end were too much even for the summary.
+    `usage` and `duration` are those of all attempts, which are no turns.
+    """
+
+    reason: Literal["threshold", "length", "overflow"]
+    turn: int
+    summary: str
+    summary_chars: int
+    dropped_chars: int
+    turns_since_last: int
+    attempts: int
+    usage: Usage
+    duration: float
+    uncovered: int = 0
+    summary_message_index: int = -1
 
 
 class PromptRollback(_Record):
@@ -91,6 +146,16 @@ class PromptRollback(_Record):
     start_turn: int
     attempted_turns: int
     reason: Literal["cancelled", "error"]
+
+
+class SubSpawn(_Record):
+    """A child agent was started; `child_dir` is its directory below this ledger's."""
+
+    child: str
+    child_dir: str
+    prompt: str
+    name: str | None = None
+    persistent: bool = False
 
 
 class Done(_Record):
@@ -103,7 +168,17 @@ class Done(_Record):
 
 
 MessageRecord: TypeAlias = (
-    System | User | EmptyReplyNudge | PlanReplyNudge | KernelRecovery | Assistant | ToolResult | ContextMessage
+    System
+    | User
+    | ParentMessage
+    | SupervisorNotification
+    | EmptyReplyNudge
+    | PlanReplyNudge
+    | KernelRecovery
+    | Assistant
+    | DiscardedAssistant
+    | ToolResult
+    | ContextMessage
 )
 
-Record: TypeAlias = MessageRecord | ContextWindow | PromptRollback | Done
+Record: TypeAlias = MessageRecord | ContextWindow | Compaction | PromptRollback | SubSpawn | Done

@@ -13,7 +13,9 @@ import httpx
 import trio
 
 from rlm_harness.events import Emit, Retrying, TextDelta
-from rlm_harness.model.interface import Message, ModelError, Reply, ToolSchema
+from rlm_harness.model.discovery import window_untrusted
+from rlm_harness.model.interface import ContextOverflow, Message, ModelError, Reply, ToolChoice, ToolSchema
+from rlm_harness.model.overflow import is_overflow
 from rlm_harness.model.retries import RetryPolicy, is_retryable, parse_retry_after
 from rlm_harness.model.streaming import (
     MAX_REPLY,
@@ -21,6 +23,7 @@ from rlm_harness.model.streaming import (
     MalformedReply,
     ReplyAssembler,
     ReportedError,
+    error_body,
     error_message,
 )
 from rlm_harness.secrets import Secret, UserError
@@ -34,9 +37,17 @@ IDLE_TIMEOUT = 300.0
 MAX_ERROR_BODY = 64 * 1024
 """Bytes read of an error response: it is shown in one line."""
 
+DISCOVERY_TIMEOUT = 10.0
+"""Seconds for `/models`: without it all works, only less smoothly."""
+
+MAX_MODELS = 4 * 1024 * 1024
+"""Bytes of `/models`: some endpoints list hundreds."""
 
 END_GRACE = 2.0
 """Seconds that a stream gets to end behind its last event: read to its end, the connection serves the next request."""
+
+
+_TOO_LONG = "the conversation is too long for the model"
 
 
 class _TryAgain(Exception):
@@ -66,19 +77,28 @@ class ChatModel:
         self._key = key
         self._policy = policy
         self._met = False  # the endpoint has been reached
+        self._window: int | None = None
+        self._discovered = False
+        self._discovering = trio.Lock()
         self._jitter = random.SystemRandom()
 
     @property
     def name(self) -> str:
         return self._name
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSchema], emit: Emit) -> Reply:
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        emit: Emit,
+        tool_choice: ToolChoice = "auto",
+    ) -> Reply:
         """See `Model.reply`. Tries again as the retry policy says, telling `emit` each time.
 
-        Raises ModelError: the request was refused (key, model, URL, size), or every attempt failed.
+        Raises ModelError: the request was refused (key, model, URL), or every attempt failed; ContextOverflow.
         Cancellation: closes the connection of the request under way.
         """
-        request = self._request(messages, tools)
+        request = self._request(messages, tools, tool_choice)
         failures = 0
         while True:
             try:
@@ -91,7 +111,40 @@ class ChatModel:
                 await emit(Retrying(self._safe(str(failure)), round(delay, 3), failures + 1))
                 await trio.sleep(delay)
 
-    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
+    async def context_window(self) -> int | None:
+        """Tokens of the model's window if the endpoint tells, asked once: None also if it does not answer in time.
+
+        Cancellation: closes the connection; the next caller asks again.
+        """
+        async with self._discovering:
+            if not self._discovered:
+                with trio.move_on_after(DISCOVERY_TIMEOUT):
+                    self._window = await self._discover()
+                self._discovered = True
+        return self._window
+
+    async def _discover(self) -> int | None:
+        url = self._url.removesuffix("/chat/completions") + "/models"
+        body = b""
+        try:
+            headers = {"Accept-Encoding": "identity"} | self._authorization()
+            async with self._client.stream("GET", url, headers=headers) as response, _body(response) as received:
+                if response.status_code != httpx.codes.OK or _is_packed(response):
+                    return None
+                async for data in received:
+                    body += data
+                    if len(body) > MAX_MODELS:
+                        return None
+        except httpx.HTTPError:
+            return None
+        return window_untrusted(body, self._name)
+
+    def _authorization(self) -> dict[str, str]:
+        return {} if self._key is None else {"Authorization": f"Bearer {self._key.reveal()}"}
+
+    def _request(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], tool_choice: ToolChoice
+    ) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": self._name,
             "messages": list(messages),
@@ -100,12 +153,12 @@ class ChatModel:
         }
         if tools:  # endpoints refuse parallel_tool_calls without tools
             request |= {"tools": list(tools), "parallel_tool_calls": False}
+            if tool_choice != "auto":
+                request["tool_choice"] = tool_choice
         return request
 
     async def _attempt(self, request: dict[str, Any], emit: Emit) -> Reply:
-        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key.reveal()}"
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"} | self._authorization()
         try:
             async with self._client.stream("POST", self._url, json=request, headers=headers) as response:
                 self._met = True
@@ -149,6 +202,8 @@ class ChatModel:
                             done = event == b"[DONE]"
                             deadline = trio.current_time() + (END_GRACE if done else self._idle_timeout)
         except ReportedError as error:
+            if error.overflow:
+                raise ContextOverflow(self._safe(f"{_TOO_LONG}; the endpoint reports: {error}")) from None
             if error.status is None or is_retryable(error.status):
                 raise _TryAgain(f"the endpoint reports: {error}") from None
             raise ModelError(self._safe(f"the endpoint reports: {error}"), refused=True) from None
@@ -170,11 +225,12 @@ class ChatModel:
         if is_retryable(status):
             retry_after = parse_retry_after(response.headers.get("retry-after"), time.time())
             raise _TryAgain(f"HTTP {status}{said}", retry_after)
+        if is_overflow(status, error_body(text)):
+            raise ContextOverflow(self._safe(f"{_TOO_LONG}; HTTP {status} from {self._url}{said}"))
         advice = {
             401: "the API key is wrong or missing (OPENAI_API_KEY or --api-key-file)",
             403: "the API key may not use this model",
             404: "no such model or no such URL (check --model; --base-url usually ends in /v1)",
-            413: "the conversation is too large for the endpoint",
         }.get(
             status,
             f"{self._url} moved: use its new address as base URL"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,10 @@ Message: TypeAlias = dict[str, Any]
 
 ToolSchema: TypeAlias = dict[str, Any]
 """One entry of the API's `tools`."""
+
+
+ToolChoice: TypeAlias = Literal["auto", "none"]
+"""Whether the model may call a tool in its reply."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -55,6 +59,13 @@ class ModelError(Exception):
         self.refused = refused
 
 
+class ContextOverflow(ModelError):
+    """The conversation is too long for the model."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, refused=True)
+
+
 class Model(Protocol):
     """Something that answers a conversation."""
 
@@ -63,9 +74,19 @@ class Model(Protocol):
         """What the endpoint calls it."""
         ...
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSchema], emit: Emit) -> Reply:
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        emit: Emit,
+        tool_choice: ToolChoice = "auto",
+    ) -> Reply:
         """Answer `messages`; meanwhile hand each piece of text to `emit` as `TextDelta`, each new try as `Retrying`.
 
-        Raises ModelError. Cancellation: ends the request; nothing of the reply is kept.
+        `tool_choice` is `none` where a summary of the conversation is asked for: the tools are in the request all the
+        same, since they are part of what the endpoint has cached.
+
+        Raises ModelError; ContextOverflow where the endpoint says that it is the length.
+        Cancellation: ends the request; nothing of the reply is kept.
         """
         ...

@@ -80,6 +80,8 @@ class ModelServer:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.models: Answer | None = None
+        """What `/models` says, if the endpoint has that."""
         self.connections = 0
         self.listening = trio.CancelScope()
         """Cancelled: nobody answers here any more, and the connections end."""
@@ -95,7 +97,7 @@ class ModelServer:
 
     async def _answer(self, stream: trio.SocketStream) -> bool:
         """Serve one request; whether the connection can serve another."""
-        connection, body = h11.Connection(h11.SERVER), b""
+        connection, body, method = h11.Connection(h11.SERVER), b"", b""
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
@@ -104,12 +106,18 @@ class ModelServer:
                     return False
                 connection.receive_data(received)
             elif isinstance(event, h11.Request):
+                method = event.method
+                if method == b"GET":
+                    continue
                 self.headers.append({name.decode(): value.decode() for name, value in event.headers})
                 self.paths.append(event.target.decode())
             elif isinstance(event, h11.Data):
                 body += event.data
             else:
                 break
+        if method == b"GET":
+            await stream.send_all((self.models or Script.status(404)).data)
+            return False
         self.requests.append(json.loads(body) if body else {})
         answer = self.answers.pop(0) if self.answers else Script.status(400, {"error": {"message": "script is over"}})
         await stream.send_all(answer.data)

@@ -136,7 +136,7 @@ async def test_after_the_last_attempt_the_reason_is_told(model_server, script, e
         (401, "API key is wrong"),
         (403, "may not use"),
         (404, "--base-url"),
-        (413, "too large"),
+        (413, "too long for the model"),
         (301, "moved"),
     ],
 )
