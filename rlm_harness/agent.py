@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Sequence
 
 import msgspec
 import trio
@@ -14,13 +15,14 @@ import trio
 from rlm_harness import prompts
 from rlm_harness.compaction import CompactionFailed, CompactionPolicy, WindowedModel
 from rlm_harness.conversation import Conversation
-from rlm_harness.decisions import Finish, Nudge, Nudges, Refuse, Run, next_step
+from rlm_harness.decisions import Finish, Nudge, Nudges, Refuse, Run, RunInOrder, ToolPolicy, next_step
 from rlm_harness.events import AssistantReplied, Emit, Nudged, ToolFinished, ToolOutput, ToolStarted, TurnStarted, Usage
 from rlm_harness.ledger import records
 from rlm_harness.ledger.writer import Ledger
 from rlm_harness.model.interface import Message, Model, Reply, ToolCall
-from rlm_harness.rendering import Rendered, render_error, shorten
-from rlm_harness.tools import TOOL_SCHEMAS, Arguments, parsed_or_error, run_tool
+from rlm_harness.rendering import Rendered, as_output, render_error, shorten
+from rlm_harness.supervision import BudgetExhausted, Supervision, Unsupervised
+from rlm_harness.tools import MAX_WAIT, Arguments, Ipython, Wait, parsed_or_error, run_tool, schemas_of
 from rlm_harness.workspace import AgentTools
 
 TELL_TIMEOUT = 1.0
@@ -28,9 +30,10 @@ TELL_TIMEOUT = 1.0
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How one prompt ended: `stop` is `answered`, `length`, `empty`, `max_turns` or `compaction_failed`.
+    """How one prompt ended: `stop` is `answered`, or why there is no better answer.
 
-    `turns` and `usage` are those of the prompt.
+    That is `length`, `empty`, `max_turns`, `max_tokens` or `compaction_failed`. `turns` and `usage` are those of the
+    prompt.
     """
 
     stop: str
@@ -52,14 +55,19 @@ class Agent:
         surroundings: prompts.Surroundings,
         max_turns: int | None = None,
         compaction: CompactionPolicy | None = None,
+        tool_policy: ToolPolicy | None = None,
+        supervision: Supervision | None = None,
     ) -> None:
         self._tools = tools
+        self._tool_policy = tool_policy or ToolPolicy()
+        self._supervision = supervision or Unsupervised()
         self._emit = emit
         self._surroundings = surroundings
         self._max_turns = max_turns
         self._conversation = Conversation(ledger)
+        schemas = schemas_of(self._tool_policy.tools)
         self._model = WindowedModel(
-            model, TOOL_SCHEMAS, self._conversation, emit, self._spend, compaction or CompactionPolicy()
+            model, schemas, self._conversation, emit, self._spend, compaction or CompactionPolicy()
         )
         self._turns = 0
         self._usage = Usage()
@@ -78,20 +86,29 @@ class Agent:
     def _spend(self, usage: Usage) -> None:
         self._usage += usage
         self._prompt_usage += usage
+        self._supervision.spent(usage)
 
-    async def prompt(self, task: str) -> Outcome:
+    async def prompt(self, task: str, *, event_ids: Sequence[str] = ()) -> Outcome:
         """Work on `task` until the model answers or `max_turns` model calls were made for it.
+
+        `event_ids` are those of the parent's messages that `task` consists of, if any.
 
         Raises ModelError, LedgerError or SessionLost; then, and when cancelled, the conversation is as if the prompt
         had never been, while the workspace keeps what was done in it.
         Cancellation: the running tool is stopped, and its partial result recorded, before this returns.
         """
         if not self._conversation.messages:
-            system: Message = {"role": "system", "content": prompts.system_prompt(self._surroundings)}
-            await self._conversation.add(records.System(message=system))
+            policy = self._tool_policy
+            text = prompts.system_prompt(self._surroundings, policy.tools, several=policy.several)
+            await self._conversation.add(records.System(message={"role": "system", "content": text}))
         before, window, start = self._conversation.mark(), self._model.state, self._turns
         self._prompt_usage = Usage()
-        asked = records.User(id=secrets.token_hex(8), turn=start, message={"role": "user", "content": task})
+        asked = records.User(
+            id=secrets.token_hex(8),
+            turn=start,
+            message={"role": "user", "content": task},
+            event_ids=list(event_ids),
+        )
         try:
             await self._conversation.add(asked)
             return await self._work(start)
@@ -103,57 +120,107 @@ class Agent:
                 attempted_turns=self._turns - start,
                 reason="cancelled" if isinstance(error, trio.Cancelled) else "error",
             )
+            self._supervision.rolled_back()
             await self._conversation.roll_back(before, rollback)
             raise
 
     async def _work(self, start: int) -> Outcome:
         nudges, text = Nudges(), ""
-        while self._max_turns is None or self._turns - start < self._max_turns:
+        while (stop := self._exhausted(start)) is None:
+            await self._tell(await self._supervision.due())
             try:
                 reply = await self._ask_model()
             except CompactionFailed:
-                return await self._finish("compaction_failed", text, self._turns - start)
+                stop = "compaction_failed"
+                break
+            except BudgetExhausted as error:
+                stop = str(error)
+                break
             text = reply.text or text
-            match next_step(reply, nudges):
+            match next_step(reply, nudges, self._tool_policy):
                 case Finish(stop):
-                    return await self._finish(stop, reply.text, self._turns - start)
+                    told = await self._supervision.due_at_end()
+                    if not told:
+                        return await self._finish(stop, reply.text, self._turns - start)
+                    await self._tell(told)
                 case Nudge() as nudge:
                     nudges = nudge.nudges
                     await self._remind(nudge)
-                case Refuse(calls, error):
-                    for call in calls:
-                        await self._conclude(call, render_error(error), duration=0.0)
-                case Run(call, arguments):
-                    await self._run(call, arguments)
-        return await self._finish("max_turns", text, self._turns - start)
+                case RunInOrder(steps):
+                    await self._carry_out(steps)
+                case step:
+                    await self._carry_out([step])
+        return await self._finish(stop, text, self._turns - start)
+
+    def _exhausted(self, start: int) -> str | None:
+        """Why no further model call may begin, if so."""
+        if self._max_turns is not None and self._turns - start >= self._max_turns:
+            return "max_turns"
+        return self._supervision.exhausted
+
+    async def _tell(self, told: Sequence[records.MessageRecord]) -> None:
+        for record in told:
+            await self._conversation.add(record)
+        await self._supervision.delivered(told)
 
     async def _ask_model(self) -> Reply:
         self._turns += 1
+        self._supervision.turn_begins()
         await self._emit(TurnStarted(self._turns))
         started = trio.current_time()
         reply = await self._model.reply(self._turns)
         duration = trio.current_time() - started
-        await self._conversation.add(
-            records.Assistant(
-                turn=self._turns,
-                message=reply.message,
-                finish_reason=reply.finish_reason,
-                usage=reply.usage,
-                duration=round(duration, 6),
-                tool_calls=[parsed_or_error(call) for call in reply.tool_calls],
-            )
+        replied = records.Assistant(
+            turn=self._turns,
+            message=reply.message,
+            finish_reason=reply.finish_reason,
+            usage=reply.usage,
+            duration=round(duration, 6),
+            tool_calls=[parsed_or_error(call, self._tool_policy.tools) for call in reply.tool_calls],
         )
+        await self._conversation.add(replied)
+        self._supervision.replied(replied.id)
         await self._emit(AssistantReplied(self._turns, reply.text, reply.finish_reason, reply.usage, duration))
         return reply
 
-    async def _run(self, call: ToolCall, arguments: Arguments) -> None:
+    async def _carry_out(self, steps: Sequence[Run | Refuse]) -> None:
+        """Run the calls one after the other. What must reach the model by other messages follows all their results."""
+        recovery = []
+        for step in steps:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            match step:
+                case Run(call, arguments):
+                    recovery += await self._run(call, arguments)
+                case Refuse(calls, error):
+                    for call in calls:
+                        await self._conclude(call, render_error(error), duration=0.0)
+        for notice in recovery:
+            message = prompts.runtime_event("recovery", notice)
+            await self._conversation.add(records.KernelRecovery(message=message, provenance={"kind": "recovery"}))
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _run(self, call: ToolCall, arguments: Arguments) -> list[str]:
+        """Run one call; what the model must be told beside its result."""
+
         async def show(text: str) -> None:
             await self._emit(ToolOutput(call.id, text))
 
         await self._emit(ToolStarted(self._turns, call.id, call.name, msgspec.to_builtins(arguments)))
         started = trio.current_time()
-        rendered = await run_tool(self._tools, arguments, show)
+        if isinstance(arguments, Wait):
+            rendered = await self._wait(arguments.timeout)
+        else:
+            if isinstance(arguments, Ipython):
+                await self._supervision.before_cell()
+            rendered = await run_tool(self._tools, arguments, show)
         await self._conclude(call, rendered, duration=trio.current_time() - started)
+        return rendered.recovery
+
+    async def _wait(self, seconds: float) -> Rendered:
+        note = f"[waiting is for {MAX_WAIT} seconds at most]\n" if seconds > MAX_WAIT else ""
+        came = await self._supervision.wait(min(seconds, MAX_WAIT))
+        text = note + (prompts.WAIT_EVENTS if came else prompts.WAIT_TIMED_OUT)
+        return Rendered(as_output(text), note=text)
 
     async def _conclude(self, call: ToolCall, rendered: Rendered, *, duration: float) -> None:
         """Record the result of `call`, whole, and show the model as much of it as it may see.
@@ -169,9 +236,6 @@ class Agent:
             message = message | {"content": shortened}
             source = await self._conversation.add_aside(whole)
             await self._conversation.add(records.ContextMessage(message=message, source_message_index=source))
-        for notice in rendered.recovery:
-            recovery = prompts.runtime_event("recovery", notice)
-            await self._conversation.add(records.KernelRecovery(message=recovery, provenance={"kind": "recovery"}))
         cancelled = trio.current_effective_deadline() == -math.inf
         with trio.move_on_after(TELL_TIMEOUT if cancelled else math.inf, shield=cancelled):
             content = str(message["content"])
@@ -180,7 +244,6 @@ class Agent:
                     call.id, call.name, rendered.status, rendered.note, content, duration, exit_code=rendered.exit_code
                 )
             )
-        await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _remind(self, nudge: Nudge) -> None:
         message = prompts.runtime_event("nudge", nudge.text, reason=nudge.kind)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from rlm_harness.model.interface import Message
@@ -26,27 +28,56 @@ WAIT_TIMED_OUT = "No events came within the time."
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What the system prompt says of the workspace."""
+    """What the system prompt says of the workspace. `agents`: cells may start agents."""
 
     cwd: str
     platform: str
     python: str
+    agents: bool = False
 
 
-def system_prompt(surroundings: Surroundings) -> str:
-    return f"""\
-You work on a task in a workspace, through tools; nobody answers questions meanwhile.
-
-Workspace: {surroundings.cwd} ({surroundings.platform}, Python {surroundings.python})
-
-* `ipython` runs Python in one persistent kernel: variables, imports and background tasks stay between cells; \
-top-level `await`, `!command` and `%%bash` work. `bash` runs each command in a fresh shell in the workspace directory.
-* In cells, `rlm` is there without an import: `rlm.shell.run` for commands that may go on in the background, \
-`rlm.service` for servers, `rlm.history()` for this conversation, `print(rlm.__doc__)` for all of it.
-* Look before you change: read the files concerned, and run what exists (tests, linters) to see the starting point.
-* `edit` replaces text that occurs exactly once; give enough lines around it to make it so.
-* One tool call per reply. Long output is shortened in the middle.
-* Check your work by running it. When the task is done, reply with a short account of it and no tool call."""
+def system_prompt(surroundings: Surroundings, tools: Sequence[str], *, several: bool) -> str:
+    """What an agent with these `tools` is told first; `several`: a reply may have more than one call."""
+    has = set(tools)
+    lines = [
+        "You work on a task in a workspace, through tools; nobody answers questions meanwhile.",
+        "",
+        f"Workspace: {surroundings.cwd} ({surroundings.platform}, Python {surroundings.python})",
+        "",
+    ]
+    if "ipython" in has:
+        lines.append(
+            "* `ipython` runs Python in one persistent kernel: variables, imports and background tasks stay between"
+            " cells; top-level `await`, `!command` and `%%bash` work."
+        )
+    if "bash" in has:
+        lines.append("* `bash` runs each command in a fresh shell in the workspace directory.")
+    if "ipython" in has:
+        lines.append(
+            "* In cells, `rlm` is there without an import: `rlm.shell.run` for commands that may go on in the"
+            " background, `rlm.service` for servers, `rlm.history()` for this conversation, `print(rlm.__doc__)` for"
+            " all of it."
+        )
+    if surroundings.agents:
+        lines.append(
+            "* `agent = rlm.agent.spawn(task)` starts an agent with the same tools in the same workspace, which knows"
+            " nothing but its task; `agent.result()` waits for its answer, and several work side by side:"
+            " `for result in rlm.agent.collect(agents)`."
+        )
+    if "wait" in has:
+        lines.append("* `wait` is for when all that is left to do is to hear from agents, jobs or watches.")
+    lines.append(
+        "* Look before you change: read the files concerned, and run what exists (tests, linters) to see the starting"
+        " point."
+    )
+    if "edit" in has:
+        lines.append("* `edit` replaces text that occurs exactly once; give enough lines around it to make it so.")
+    lines += [
+        f"* {'Several tool calls in one reply run in order' if several else 'One tool call per reply'}. Long output is"
+        " shortened in the middle.",
+        "* Check your work by running it. When the task is done, reply with a short account of it and no tool call.",
+    ]
+    return "\n".join(lines)
 
 
 def agent_input(text: str, *, sender: str, kind: str) -> Message:
