@@ -82,6 +82,8 @@ class ModelServer:
         self.paths: list[str] = []
         self.models: Answer | None = None
         """What `/models` says, if the endpoint has that."""
+        self.lookups: list[dict[str, str]] = []
+        """Headers of the requests for it, which are kept apart from all others."""
         self.connections = 0
         self.listening = trio.CancelScope()
         """Cancelled: nobody answers here any more, and the connections end."""
@@ -108,6 +110,7 @@ class ModelServer:
             elif isinstance(event, h11.Request):
                 method = event.method
                 if method == b"GET":
+                    self.lookups.append({name.decode(): value.decode() for name, value in event.headers})
                     continue
                 self.headers.append({name.decode(): value.decode() for name, value in event.headers})
                 self.paths.append(event.target.decode())
