@@ -26,6 +26,7 @@ from rlm_wire.methods.events import Event, FollowEvents
 from rlm_wire.methods.kernels import CellResult, Execute, InspectKernel, InterruptKernel, KernelVariables
 from rlm_wire.methods.processes import CloseWorkspace, ListProcesses, ProcessList, Receipt
 from rlm_wire.methods.sessions import AgentClosed, CloseAgent, OpenAgent, OpenWorkspace, Quotas, WorkspaceInfo
+from rlm_wire.methods.skills import Skills
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
 
 Result = TypeVar("Result")
@@ -63,7 +64,7 @@ class AgentTools:
         self.replication = replication
         """How far the worker has the agent's ledger, if it gets one."""
         self.closed: AgentClosed | None = None
-        """What ending the agent met, for instance daemons left running; None while it is open."""
+        """What ending the agent met, for instance daemons left running; None until it is known to have ended."""
 
     async def bash(
         self,
@@ -244,14 +245,23 @@ class Workspace:
                     await workspace.close()
 
     @asynccontextmanager
-    async def agent(self, name: str | None = None, *, ledger: LedgerSource | None = None) -> AsyncIterator[AgentTools]:
+    async def agent(
+        self,
+        name: str | None = None,
+        *,
+        ledger: LedgerSource | None = None,
+        skills: Skills | None = None,
+        allow_git: bool = True,
+    ) -> AsyncIterator[AgentTools]:
         """Open an agent: a kernel (started when first used) and the root of what it may do. `name` must be new.
 
         `ledger` is what `rlm.history()` gives its cells: each sees the ledger as it was when the cell was asked for.
+        `skills` are functions that its cells have; remote ones are answered by the `service` given to `connect`.
+        Without `allow_git`, git commands that look beyond the history of what is checked out are refused.
         Leaving the block ends its kernel and running commands and waits until they have ended, for at most
         CLOSE_TIMEOUT seconds if cancelled. Raises CallError or SessionLost.
         """
-        opened = await self.peer.call(OpenAgent(name))
+        opened = await self.peer.call(OpenAgent(name, skills, allow_git))
         replication = Replication(self.peer, opened.agent, ledger) if ledger is not None else None
         tools = AgentTools(self.peer, opened.agent, self._cells, replication)
         try:
@@ -263,7 +273,8 @@ class Workspace:
                     nursery.cancel_scope.cancel()
         finally:
             with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
-                tools.closed = AgentClosed()
+                closed = AgentClosed()
                 if self.receipt is None:  # else all agents have ended
                     with suppress(SessionLost):  # the worker ends its agents when it loses us
-                        tools.closed = await self.peer.call(CloseAgent(tools.name))
+                        closed = await self.peer.call(CloseAgent(tools.name))
+                tools.closed = closed

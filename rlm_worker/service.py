@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Never
 
 import rlm_wire
@@ -29,13 +28,9 @@ from rlm_wire.methods.sessions import (
     WorkspaceInfo,
 )
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
+from rlm_worker import tool_calls
 from rlm_worker.background import OPERATIONS, Background, Operation
-from rlm_worker.environment import checked_environment
-from rlm_worker.roster import Owner
 from rlm_worker.sessions import Session, Worker, open_session
-from rlm_worker.tools.bash import run_bash
-from rlm_worker.tools.edit import run_edit
-from rlm_worker.tools.fetch import run_fetch
 
 
 def worker_service(worker: Worker) -> rlm_wire.Service:
@@ -80,7 +75,8 @@ async def list_processes(request: ListProcesses, call: rlm_wire.IncomingCall[Nev
 
 
 async def open_agent(request: OpenAgent, call: rlm_wire.IncomingCall[Never, Never]) -> AgentOpened:
-    return AgentOpened(_session(call).open_agent(request.agent).name)
+    agent = _session(call).open_agent(request.agent, request.skills, allow_git=request.allow_git)
+    return AgentOpened(agent.name)
 
 
 async def close_agent(request: CloseAgent, call: rlm_wire.IncomingCall[Never, Never]) -> AgentClosed:
@@ -88,22 +84,7 @@ async def close_agent(request: CloseAgent, call: rlm_wire.IncomingCall[Never, Ne
 
 
 async def bash(request: Bash, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> BashResult:
-    session = _session(call)
-    agent = session.agent(request.agent)
-    env = {**session.env, **checked_environment(request.env or {})}
-    with agent.call(command=True):
-        return await run_bash(
-            session.reaper,
-            request.command,
-            cwd=str(Path(session.cwd, request.cwd or "")),
-            env=env,
-            # A directory that was asked for must be there; the agent's own may have been removed by a command.
-            fallback_directory=None if request.cwd else session.fallback_directory,
-            timeout=request.timeout,
-            on_output=_live(call),
-            stoppable=call.stoppable,
-            note_started=lambda process: session.roster.add(process, Owner(agent.name, "command")),
-        )
+    return await tool_calls.bash(_session(call), request, on_output=_live(call), stoppable=call.stoppable)
 
 
 async def execute(request: Execute, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> CellResult:
@@ -153,14 +134,11 @@ async def replicate_ledger(
 
 
 async def edit(request: Edit, call: rlm_wire.IncomingCall[Never, Never]) -> EditResult:
-    session = _session(call)
-    with session.agent(request.agent).call():
-        return await run_edit(request.path, request.old, request.new, cwd=session.cwd)
+    return await tool_calls.edit(_session(call), request)
 
 
 async def fetch(request: Fetch, call: rlm_wire.IncomingCall[Never, Never]) -> FetchResult:
-    with _session(call).agent(request.agent).call():
-        return await run_fetch(request.url, max_chars=request.max_chars, timeout=request.timeout)
+    return await tool_calls.fetch(_session(call), request)
 
 
 async def follow_job(request: FollowJob, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> JobInfo:

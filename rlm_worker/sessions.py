@@ -19,6 +19,7 @@ from rlm_wire.broker.peer import Peer
 from rlm_wire.errors import CallError
 from rlm_wire.methods.processes import Receipt
 from rlm_wire.methods.sessions import AgentClosed, Quotas, WorkspaceInfo
+from rlm_wire.methods.skills import Skills
 from rlm_worker.background import Background, open_background
 from rlm_worker.callbacks import cell_callbacks
 from rlm_worker.environment import checked_environment
@@ -47,8 +48,10 @@ class Worker:
 class Agent:
     """One agent's running calls, and its ledger."""
 
-    def __init__(self, name: str, temporary: str | None) -> None:
+    def __init__(self, name: str, temporary: str | None, skills: Skills, allow_git: bool) -> None:
         self.name = name
+        self.skills = skills
+        self.allow_git = allow_git
         self.replica = Replica(temporary)
         self.has_kernel = False
         self.closed = False
@@ -131,7 +134,7 @@ class Session:
             python=platform.python_version(),
         )
 
-    def open_agent(self, name: str | None) -> Agent:
+    def open_agent(self, name: str | None, skills: Skills | None = None, *, allow_git: bool = True) -> Agent:
         """Open an agent; None lets us name it. Raises CallError if the name is taken or no name at all."""
         if self._closed:
             raise CallError("failed_precondition", "the workspace is closed: connect anew for a fresh session")
@@ -144,7 +147,7 @@ class Session:
             raise CallError("failed_precondition", f"there is an agent {name!r} already")
         if len(self._agents) >= AGENT_LIMIT:
             raise CallError("resource_exhausted", f"a session has {AGENT_LIMIT} agents at most: close one first")
-        agent = self._agents[name] = Agent(name, self.env.get("TMPDIR"))
+        agent = self._agents[name] = Agent(name, self.env.get("TMPDIR"), skills or Skills(), allow_git)
         self._nursery.start_soon(self._warm_kernels)
         return agent
 
@@ -223,9 +226,14 @@ class Session:
             env=self.env,
             callbacks=cell_callbacks(self),
             roster=self.roster,
+            outfit=self._outfit,
         ) as kernels:
             task_status.started(kernels)
             await self._leaving.wait()
+
+    def _outfit(self, agent: str) -> tuple[Skills, bool]:
+        opened = self.agent(agent)
+        return opened.skills, not opened.allow_git
 
     def fallback_directory(self) -> str:
         """Where commands run when the agent's own directory is gone: an empty one, in which they can do no harm."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rlm_wire.methods.base import Request
+from rlm_wire.methods.skills import Skills
 
 
 class WorkspaceInfo(msgspec.Struct, frozen=True):
@@ -52,10 +53,13 @@ class AgentOpened(msgspec.Struct, frozen=True):
 class OpenAgent(Request[AgentOpened], tag="agent.open"):
     """Open one agent: one kernel (started when first used) and one scope root.
 
-    `agent` names it (None: the worker does).
+    `agent` names it (None: the worker does). `skills` are those of its cells. Without `allow_git` its commands are
+    refused that would look beyond the history of what is checked out: a courtesy to the model, not a boundary.
     """
 
     agent: str | None = None
+    skills: Skills | None = None
+    allow_git: bool = True
 
 
 class AgentClosed(msgspec.Struct, frozen=True):

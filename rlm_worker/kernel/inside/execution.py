@@ -21,8 +21,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
-from types import FrameType
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import FrameType, ModuleType
 from typing import Any
 
 from rlm_wire.broker.scopes import current_scope
@@ -65,6 +65,10 @@ class Executor:
     def inspect(self) -> KernelVariables:
         """The user's variables, from any thread."""
         return inspection.variables(self._shell.user_ns, self._shell.user_ns_hidden, self.busy)
+
+    def preload(self, modules: Iterable[ModuleType]) -> None:
+        """Have these in the namespace of cells, from any thread."""
+        self._shell.preload(*modules)
 
     def submit(self, code: str, number: int, scope: str | None, done: Done) -> None:
         """Queue a cell; whatever it starts carries `scope`. `done` is called with its outcome on the main thread."""

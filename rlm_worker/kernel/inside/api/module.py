@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from rlm_worker.kernel.inside.api.calls import Calls, Error, operation, wait
+from rlm_worker.kernel.inside.api.calls import Calls, Error, Refused, operation, wait
 from rlm_worker.kernel.inside.api.history import history_of
 from rlm_worker.kernel.inside.api.service import Services
 from rlm_worker.kernel.inside.api.shell import Shell
@@ -28,7 +28,7 @@ cell has ended, it is refused. A failed one raises `rlm.Error`, with `code` and 
 def install(calls: Calls) -> ModuleType:
     """Make the module and have `import rlm` find it."""
     module = ModuleType(NAME)
-    Error.__module__ = NAME
+    Error.__module__ = Refused.__module__ = NAME
 
     @operation
     async def call(method: str, /, **params: Any) -> Any:
