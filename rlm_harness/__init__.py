@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rlm_harness.agent import Agent, Outcome
     from rlm_harness.callbacks import calling_agent
     from rlm_harness.compaction import CompactionPolicy
+    from rlm_harness.ledger.history import History, LedgerDamaged, read_history
     from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.model.interface import Model, ModelError
@@ -24,7 +25,9 @@ __all__ = [
     "Agent",
     "AgentTools",
     "CompactionPolicy",
+    "History",
     "Ledger",
+    "LedgerDamaged",
     "LedgerError",
     "LedgerSource",
     "Model",
@@ -36,13 +39,16 @@ __all__ = [
     "create_ledger",
     "local_worker_url",
     "open_chat_model",
+    "read_history",
 ]
 
 _HOMES = {
     "Agent": "agent",
     "AgentTools": "workspace",
     "CompactionPolicy": "compaction",
+    "History": "ledger.history",
     "Ledger": "ledger.writer",
+    "LedgerDamaged": "ledger.history",
     "LedgerError": "ledger.writer",
     "LedgerSource": "replication",
     "Model": "model.interface",
@@ -54,6 +60,7 @@ _HOMES = {
     "create_ledger": "ledger.writer",
     "local_worker_url": "workspace",
     "open_chat_model": "model.chat",
+    "read_history": "ledger.history",
 }
 
 
