@@ -111,6 +111,7 @@ class Agent:
         )
         try:
             await self._conversation.add(asked)
+            await self._supervision.delivered([asked])
             return await self._work(start)
         except BaseException as error:
             self._model.state = window

@@ -75,7 +75,22 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--token-file", metavar="PATH", help="a file with the worker's token, instead of RLM_TOKEN")
     token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the worker's token from")
     run.add_argument("--cwd", metavar="DIR", help="the directory to work in, in the workspace")
-    run.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls")
+    run.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls, of all agents")
+    run.add_argument(
+        "--max-tokens",
+        metavar="N",
+        type=_positive,
+        default=1_000_000,
+        help="give up after N tokens, of all agents (default 1000000)",
+    )
+    run.add_argument(
+        "--max-depth",
+        metavar="N",
+        type=_count,
+        default=1,
+        help="how deep agents may start agents: 0 not at all, 1 (the default) only the first",
+    )
+    run.add_argument("--max-agents", metavar="N", type=_count, help="how many agents may be started in all")
     run.add_argument(
         "--summarize-at-tokens",
         metavar="N",
@@ -93,10 +108,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
+    number = _count(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return number
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -130,6 +151,7 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.secrets import UserError
     from rlm_harness.session import Interrupts, Task, exit_code, run_task
+    from rlm_harness.supervisor.policy import Policy
     from rlm_wire.errors import WireError
 
     display = _display(options)
@@ -149,7 +171,12 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
                 text=os.fsencode(options.task).decode("utf-8", "replace"),
                 url=options.workspace,
                 cwd=options.cwd,
-                max_turns=options.max_turns,
+                policy=Policy(
+                    max_depth=options.max_depth,
+                    max_subagents=options.max_agents,
+                    max_turns=options.max_turns,
+                    max_tokens=options.max_tokens,
+                ),
                 compaction=CompactionPolicy(options.summarize_at_tokens, model.context_window),
             )
             return await run_task(task, model, show, interrupts, token=token)

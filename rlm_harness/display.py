@@ -17,6 +17,8 @@ import msgspec
 import trio
 
 from rlm_harness.events import (
+    AgentChanged,
+    AgentSpawned,
     AssistantReplied,
     Cancelling,
     Compacted,
@@ -42,6 +44,9 @@ SHOWN_OUTPUT = 64 * 1024
 
 SHOWN_LINES = 24
 """Lines of a cell, an edit or a note: enough to recognise it."""
+
+SHOWN_TASK = 72
+"""Characters of an agent's task."""
 
 _STOPS = {
     "length": "the model's reply was cut at its token limit",
@@ -132,6 +137,8 @@ class TerminalView:
         self._shown = 0
 
     def render(self, event: Event) -> str:
+        if event.agent and not isinstance(event, AgentSpawned | AgentChanged):
+            return ""  # children work side by side: what each does is in the ledger
         match event:
             case SessionStarted():
                 return self._block(f"model {event.model} · workspace {event.workspace} · {event.worker}", "2")
@@ -153,6 +160,10 @@ class TerminalView:
                 return self._block(f"! no connection to the worker, trying again: {reason}", "33")
             case Reconnected():
                 return self._block("! connected to the worker again", "33")
+            case AgentSpawned():
+                return self._block(f"+ {event.agent} {event.name or ''}: {_first_line(event.task)}", "35")
+            case AgentChanged():
+                return self._block(f"+ {event.agent} {event.status}", "35")
             case Cancelling():
                 return self._block("! cancelling the turn; Ctrl-C again leaves at once", "33")
             case ToolStarted():
@@ -228,6 +239,11 @@ def _indented(text: str, indent: str) -> str:
     if len(lines) > SHOWN_LINES:
         shown.append(f"{indent}[{len(lines) - SHOWN_LINES} more lines]")
     return "\n".join(shown)
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= SHOWN_TASK else f"{line[:SHOWN_TASK]}…"
 
 
 def _cost(event: AssistantReplied) -> str:

@@ -27,8 +27,10 @@ def snake_case(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=snake_case):
-    pass
+class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=snake_case, kw_only=True):
+    """`agent` is the id of the child agent that it comes from, "" for the root agent and the session."""
+
+    agent: str = ""
 
 
 class SessionStarted(_Event, frozen=True):
@@ -127,6 +129,28 @@ class Compacted(_Event, frozen=True):
     duration: float
 
 
+class AgentSpawned(_Event, frozen=True):
+    """`agent` was started by its `parent` ("": the root agent); `ledger` is the path of its messages.jsonl."""
+
+    parent: str
+    name: str | None
+    depth: int
+    task: str
+    ledger: str
+
+
+class AgentChanged(_Event, frozen=True):
+    """`agent` has another status: `running`, `waiting`, `idle`, `completed`, `failed` or `cancelled`.
+
+    `stop` and `answer` are of its last prompt, `error` says why it failed.
+    """
+
+    status: str
+    stop: str | None = None
+    answer: str | None = None
+    error: str | None = None
+
+
 class Cancelling(_Event, frozen=True):
     """The first Ctrl-C was taken: the turn is being cancelled, in order; a second one leaves at once."""
 
@@ -179,6 +203,8 @@ Event: TypeAlias = (
     | Nudged
     | Compacting
     | Compacted
+    | AgentSpawned
+    | AgentChanged
     | Cancelling
     | Reconnecting
     | Reconnected

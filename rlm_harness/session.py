@@ -16,13 +16,17 @@ from typing import TypeVar
 import msgspec
 import trio
 
+import rlm_wire
 from rlm_harness.agent import Agent
 from rlm_harness.compaction import CompactionPolicy
 from rlm_harness.connection import connection_told
+from rlm_harness.decisions import ToolPolicy
 from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted
 from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
 from rlm_harness.model.interface import Model, ModelError
-from rlm_harness.prompts import Surroundings
+from rlm_harness.supervisor.calls import AgentCalls
+from rlm_harness.supervisor.policy import Policy
+from rlm_harness.supervisor.supervisor import open_supervisor
 from rlm_harness.workspace import Workspace, local_worker_url
 from rlm_wire.errors import SessionLost
 
@@ -35,6 +39,7 @@ LEAVE_GRACE = 1.0
 _ADVICE = {
     "length": "the model's reply was cut at its token limit: ask for less at once, or use a model with a higher limit",
     "max_turns": "the model had not answered when its turns were used up: raise --max-turns",
+    "max_tokens": "the model had not answered when its tokens were used up: raise --max-tokens",
     "compaction_failed": "the conversation had become too long for the model, and it gave no summary to go on from: use"
     " a model with a larger window, or have it summarise earlier with --summarize-at-tokens",
     "empty": "the model gave neither an answer nor a tool call, although it was reminded: try another model",
@@ -49,7 +54,8 @@ class Task(msgspec.Struct, frozen=True):
     url: str | None = None
     cwd: str | None = None
     env: Mapping[str, str] | None = None
-    max_turns: int | None = None
+    policy: Policy = Policy()
+    tool_policy: ToolPolicy = ToolPolicy()
     compaction: CompactionPolicy = CompactionPolicy()
 
 
@@ -137,31 +143,34 @@ async def run_task(
     url = task.url or local_worker_url()
     cwd = task.cwd if task.url else str(Path.cwd() / (task.cwd or ""))
     started = trio.current_time()
-    async with Workspace.connect(url, token, cwd, task.env) as workspace, create_ledger() as ledger:
+    service = rlm_wire.Service()
+    calls = AgentCalls(service)
+    connection = Workspace.connect(url, token, cwd, task.env, service=service)
+    async with connection as workspace, create_ledger() as ledger:
         info = workspace.info
         await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
         await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
         with interrupts.connected(workspace.abandon):
-            async with connection_told(workspace.peer, emit), workspace.agent(ledger=ledger) as tools:
-                surroundings = Surroundings(info.cwd, info.platform, info.python)
-                agent = Agent(
-                    model,
-                    tools,
-                    ledger,
-                    emit,
-                    surroundings=surroundings,
-                    max_turns=task.max_turns,
-                    compaction=task.compaction,
-                )
+            agents = open_supervisor(
+                workspace,
+                model,
+                emit,
+                ledger,
+                calls,
+                policy=task.policy,
+                tool_policy=task.tool_policy,
+                compaction=task.compaction,
+            )
+            async with connection_told(workspace.peer, emit), agents as (supervisor, agent):
                 stop, answer, message = await _prompt(agent, task.text, interrupts)
-        notices = list(tools.closed.notices) if tools.closed else []
+        notices, turns, usage = supervisor.notices, supervisor.budgets.turns, supervisor.usage
         try:
-            done = {"turns": agent.turns, "usage": agent.usage}
+            done = {"turns": turns, "usage": usage}
             await ledger.write_meta(_meta(ledger, model, workspace, status=stop) | done)
         except LedgerError as error:
             notices.append(str(error))
     duration = trio.current_time() - started
-    ended = SessionEnded(stop, answer, agent.turns, agent.usage, duration, str(ledger.path), message, notices)
+    ended = SessionEnded(stop, answer, turns, usage, duration, str(ledger.path), message, notices)
     await emit(ended)
     return ended
 

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from rlm_worker.kernel.inside.api.agent import Agents
 from rlm_worker.kernel.inside.api.calls import Calls, Error, Refused, operation, wait
 from rlm_worker.kernel.inside.api.history import history_of
+from rlm_worker.kernel.inside.api.inbox import Inbox
 from rlm_worker.kernel.inside.api.service import Services
 from rlm_worker.kernel.inside.api.shell import Shell
 from rlm_worker.kernel.inside.api.watch import Watches
@@ -37,8 +39,10 @@ def install(calls: Calls) -> ModuleType:
 
     parts: dict[str, Any] = {
         "Error": Error,
+        "agent": Agents(calls),
         "call": call,
         "history": history_of(calls),
+        "inbox": Inbox(calls),
         "service": Services(calls),
         "shell": Shell(calls),
         "wait": wait,

@@ -1,0 +1,183 @@
+"""One child agent from its start to its end, in a task of its own.
+
+It ends when it has answered (a persistent one stays, and goes on with what its parent tells it), when it fails, or when
+its parent cancels it or ends. All below it end with it, in the workspace too, before it counts as ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from rlm_harness.agent import Agent
+from rlm_harness.events import AgentChanged, AgentSpawned
+from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
+from rlm_harness.model.interface import ModelError
+from rlm_harness.secrets import UserError
+from rlm_harness.supervisor.tree import ROOT, Node
+from rlm_harness.workspace import AgentTools
+from rlm_wire.errors import CallError, SessionLost
+from rlm_wire.methods.agents import AgentStatus
+from rlm_wire.methods.sessions import CloseAgent
+
+if TYPE_CHECKING:
+    from rlm_harness.supervisor.supervisor import Supervisor
+
+TELL_TIMEOUT: Final = 1.0
+"""Seconds that an agent which has ended may take to tell so: a terminal may be stuck."""
+
+
+async def live(supervisor: Supervisor, node: Node) -> None:
+    """Work on the task of `node`, and on what its parent tells it. Raises nothing but what `emit` raises, and bugs.
+
+    Cancellation, and that of `node.work`: ends it, and all below it, before this returns.
+    """
+    status: AgentStatus = "cancelled"
+    try:
+        assert node.parent is not None
+        parent = "" if node.parent.id == ROOT else node.parent.id
+        ledger = str(node.directory / "messages.jsonl")
+        await supervisor.emit(AgentSpawned(parent, node.name, node.depth, node.task, ledger, agent=node.id))
+        with node.work:
+            await _work(supervisor, node)
+            status = "completed"
+    except (ModelError, LedgerError, UserError, CallError, SessionLost) as error:
+        status, node.error = "failed", str(error)
+    except Exception as error:
+        status, node.error = "failed", f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        await _conclude(supervisor, node, status)
+
+
+async def _work(supervisor: Supervisor, node: Node) -> None:
+    assert node.parent is not None
+    tools: AgentTools | None = None
+    try:
+        async with create_ledger(node.parent.directory, node.id) as ledger, supervisor.tools(node, ledger) as tools:
+            agent = supervisor.agent(node, tools, ledger)
+            try:
+                await _converse(supervisor, node, agent)
+            finally:
+                node.open = False
+                await end_all(node.children.values())
+                await _write_meta(supervisor, node, agent, ledger)
+    except CallError as error:
+        if node.stop is None:  # it never came to an answer
+            raise
+        node.cleanup_error = str(error)
+    finally:
+        if tools is not None and tools.closed is None:
+            node.cleanup_error = node.cleanup_error or "its end in the workspace was not confirmed in time"
+        elif tools is not None and tools.closed is not None:
+            supervisor.notices += tools.closed.notices
+
+
+async def _converse(supervisor: Supervisor, node: Node, agent: Agent) -> None:
+    """The task, and what comes later, until there is nothing more to do."""
+    text, event_ids = node.task, list[str]()
+    while True:
+        await change(supervisor, node, "running")
+        outcome = await agent.prompt(text, event_ids=event_ids)
+        node.answer, node.stop = outcome.answer or node.answer, outcome.stop
+        if supervisor.budgets.exhausted:
+            await supervisor.mail.fail_instructions(node, "tree_budget_exhausted")
+        if not node.instructions:
+            if not node.persistent:
+                return
+            await _rest(supervisor, node)
+        told = node.instructions.take()
+        text = "\n\n".join(instruction.text for instruction in told)
+        event_ids = [instruction.id for instruction in told]
+
+
+async def _rest(supervisor: Supervisor, node: Node) -> None:
+    """Be idle until the parent has something to say."""
+    supervisor.kernels.give(node.id, node.depth)
+    await supervisor.mail.tell_outcome(node, "idle")
+    if not node.instructions:
+        await change(supervisor, node, "idle")
+    while not node.instructions:
+        await node.news.wait()
+
+
+async def change(supervisor: Supervisor, node: Node, status: AgentStatus) -> None:
+    """Take another status, and tell everybody."""
+    node.change(status)
+    settled = node.settled_at is not None
+    await supervisor.emit(
+        AgentChanged(
+            status,
+            node.stop if settled else None,
+            node.answer if settled else None,
+            node.error,
+            agent=node.id,
+        )
+    )
+
+
+async def _conclude(supervisor: Supervisor, node: Node, status: AgentStatus) -> None:
+    node.open = False
+    supervisor.kernels.give(node.id, node.depth)
+    try:
+        with trio.CancelScope(shield=True):
+            await supervisor.mail.fail_instructions(node, f"agent_{status}")
+            await supervisor.mail.tell_outcome(node, status)
+            node.change(status)
+            with trio.move_on_after(TELL_TIMEOUT):
+                await change(supervisor, node, status)
+    finally:
+        node.ended.set()
+
+
+async def end_all(nodes: Iterable[Node]) -> None:
+    """Cancel these agents and all below them, and wait until they have ended. Cancellation: none."""
+    nodes = list(nodes)
+    for node in nodes:
+        node.open = False
+        node.work.cancel("its parent has ended")
+    with trio.CancelScope(shield=True):
+        for node in nodes:
+            await node.ended.wait()
+
+
+async def cancel(supervisor: Supervisor, node: Node) -> None:
+    """End `node` and all below it; if it has ended, but not without an error, try to clean up again."""
+    node.open = False
+    node.work.cancel("it was cancelled by its parent")
+    await node.ended.wait()
+    for ended in [node, *node.descendants()]:
+        if ended.cleanup_error is not None:
+            await _clean_up(supervisor, ended)
+
+
+async def _clean_up(supervisor: Supervisor, node: Node) -> None:
+    try:
+        await supervisor.workspace.peer.call(CloseAgent(node.id))
+    except SessionLost as error:
+        node.cleanup_error = str(error)
+    except CallError as error:
+        node.cleanup_error = None if error.code == "not_found" else str(error)
+    else:
+        node.cleanup_error = None
+
+
+async def _write_meta(supervisor: Supervisor, node: Node, agent: Agent, ledger: Ledger) -> None:
+    meta = {
+        "session": ledger.session,
+        "parent": node.parent.id if node.parent is not None else None,
+        "name": node.name,
+        "status": node.stop or "cancelled",
+        "persistent": node.persistent,
+        "depth": node.depth,
+        "model": supervisor.model.name,
+        "created_at": node.created_at,
+        "turns": agent.turns,
+        "usage": agent.usage,
+    }
+    try:
+        await ledger.write_meta(meta)
+    except LedgerError as error:
+        node.cleanup_error = str(error)

@@ -1,0 +1,23 @@
+"""What a tree of agents may use. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """None: no limit. All but `max_depth` are for the whole tree, the root agent included.
+
+    `max_depth`: how far below the root agent there may be agents; 0 is none. `max_subagents`: how often agents may be
+    started. `max_turns`: model calls. `max_tokens`: those generated, and those of prompts that no cache held.
+    `max_model_calls`: at the same time. `max_kernels`: agents of one depth that may be running cells at the same time.
+    `max_persistent`: persistent agents that are there at the same time, each with its kernel.
+    """
+
+    max_depth: int = 1
+    max_subagents: int | None = None
+    max_turns: int | None = None
+    max_tokens: int | None = 1_000_000
+    max_model_calls: int = 4
+    max_kernels: int = 32
+    max_persistent: int = 128
