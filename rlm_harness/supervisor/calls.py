@@ -121,6 +121,7 @@ class AgentCalls:
     async def _cancel(self, request: agents.CancelAgent) -> agents.AgentInfo:
         supervisor, child = self._child(request.agent)
         await lifecycle.cancel(supervisor, child)
+        await _note_result(supervisor, child)
         return child.info()
 
     async def _send(self, request: agents.SendToAgent) -> str:
@@ -171,7 +172,7 @@ async def _settled(child: Node, timeout: float) -> None:
 
 
 async def _note_result(supervisor: Supervisor, child: Node) -> None:
-    """The parent has the result of `child`, if there is one: the event that tells of it has nothing new to it."""
+    """The parent knows the outcome of `child`, if there is one: the event that tells of it has nothing new to it."""
     parent = child.parent
     if child.settled_at is not None and parent is not None and parent.inbox.get(child.told or "") is not None:
         await supervisor.mail.mark_read(parent, child.told or "")
