@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from rlm_harness.commands import sessions, show
+from rlm_harness.commands.output import complain
 from rlm_wire import __version__
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ examples:
       any OpenAI-compatible endpoint
   rlm-harness run --model gpt-5 --workspace tls://workspace.example:4711 --token-file token --json "..."
       in a workspace elsewhere (there: rlm-worker serve); events as JSON lines
+  rlm-harness sessions; rlm-harness show 3f9c
+      what was done before: all sessions, and all of one
 
 Ctrl-C cancels the turn: the running tool is stopped and its output so far is kept. A second one leaves at once.
 The token is read from RLM_TOKEN unless a file or a descriptor is named. Every session, also one that fails, leaves its
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        sys.exit(_run(options) if options.command == "run" else _demo(options))
+        sys.exit(options.run(options))
     except KeyboardInterrupt:  # before or after the signals are handled in order
         sys.exit(130)
     except BrokenPipeError:  # whoever read our output has left
@@ -102,6 +106,10 @@ def _parser() -> argparse.ArgumentParser:
         help="watch a scripted model mend a small project",
         epilog="Exit codes: 0 mended, 1 not mended, 2 it cannot run here, 130 interrupted.",
     )
+    run.set_defaults(run=_run)
+    demo.set_defaults(run=_demo)
+    sessions.add_parser(commands)
+    show.add_parser(commands)
     for command in (run, demo):
         command.add_argument("--json", action="store_true", help="print one event a line as JSON")
     return parser
@@ -135,10 +143,10 @@ def _run(options: argparse.Namespace) -> int:
         if not options.task.strip():
             raise UserError("the task is empty")
     except (UserError, ValueError) as error:
-        return _complain(str(error))
+        return complain(str(error))
     for path in (options.api_key_file, options.token_file):
         if path and (warning := exposure(path)):
-            _complain(warning)
+            complain(warning)
     hide_process()
     return _converse(options, base_url, key, token)
 
@@ -184,11 +192,11 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
     try:
         ended = trio.run(interrupts.run, work)
     except (UserError, WireError) as error:
-        return _complain(str(error))
+        return complain(str(error))
     if ended is None:
-        _complain("left at once" + (f"; what was recorded is in {ledger}" if ledger else ""))
+        complain("left at once" + (f"; what was recorded is in {ledger}" if ledger else ""))
     elif ended.message:
-        _complain(ended.message)
+        complain(ended.message)
     return exit_code(ended, interrupts)
 
 
@@ -202,7 +210,7 @@ def _demo(options: argparse.Namespace) -> int:
     try:
         return trio.run(run_demo, _display(options).show)
     except (UserError, WireError) as error:
-        return _complain(str(error))
+        return complain(str(error))
 
 
 def _display(options: argparse.Namespace) -> JsonDisplay | TerminalDisplay:
@@ -212,9 +220,3 @@ def _display(options: argparse.Namespace) -> JsonDisplay | TerminalDisplay:
     if options.json:
         return JsonDisplay(write)
     return TerminalDisplay(write, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
-
-
-def _complain(message: str) -> int:
-    """One line for a mistake of the user's; gives the exit code for it."""
-    print(f"rlm-harness: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
-    return 2
