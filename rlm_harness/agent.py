@@ -151,6 +151,7 @@ class Agent:
                     await self._carry_out(steps)
                 case step:
                     await self._carry_out([step])
+            self._supervision.stepped(self._conversation.ledger.messages)
         return await self._finish(stop, text, self._turns - start)
 
     def _exhausted(self, start: int) -> str | None:
@@ -255,5 +256,6 @@ class Agent:
 
     async def _finish(self, stop: str, answer: str, turns: int) -> Outcome:
         used = self._prompt_usage
+        self._supervision.stepped(self._conversation.ledger.messages)
         await self._conversation.ledger.append(records.Done(stop=stop, answer=answer[:1000], usage=used, turns=turns))
         return Outcome(stop, answer, turns, used)

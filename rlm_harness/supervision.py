@@ -37,6 +37,10 @@ class Supervision(Protocol):
         """The model has replied, in that record."""
         ...
 
+    def stepped(self, messages: int) -> None:
+        """A step is done: a reply, and what it asked for. There are so many messages in the ledger now."""
+        ...
+
     async def due(self) -> Sequence[MessageRecord]:
         """What the model is to be told before its next call."""
         ...
@@ -73,6 +77,9 @@ class Unsupervised:
         pass
 
     def replied(self, record_id: str) -> None:
+        pass
+
+    def stepped(self, messages: int) -> None:
         pass
 
     async def due(self) -> Sequence[MessageRecord]:

@@ -60,6 +60,11 @@ class Ledger:
         return self._window
 
     @property
+    def messages(self) -> int:
+        """How many messages there are."""
+        return self._messages
+
+    @property
     def size(self) -> int:
         """Bytes of all records."""
         return self._size

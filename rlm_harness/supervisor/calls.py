@@ -20,6 +20,7 @@ from rlm_harness.supervisor.tree import Node
 from rlm_wire.errors import CallError
 from rlm_wire.methods import agents, inbox
 from rlm_wire.methods.ledger import LedgerChunk
+from rlm_wire.methods.watches import WatchInfo
 
 if TYPE_CHECKING:
     from rlm_harness.supervisor.supervisor import Supervisor
@@ -46,6 +47,10 @@ class AgentCalls:
         service.handle(agents.SteerAgent)(self._steer)
         service.handle(agents.SendToParent)(self._send_to_parent)
         service.handle(agents.ReadAgentHistory)(self._history)
+        service.handle(agents.WatchAgent)(self._watch)
+        service.handle(agents.GetAgentWatch)(self._get_watch)
+        service.handle(agents.ListAgentWatches)(self._list_watches)
+        service.handle(agents.CancelAgentWatch)(self._cancel_watch)
         service.handle(inbox.ListInbox)(self._list_inbox)
         service.handle(inbox.ReadInbox)(self._read_inbox)
 
@@ -154,6 +159,25 @@ class AgentCalls:
         _, child = self._child(request.agent)
         data = await trio.to_thread.run_sync(_read, child.directory / "messages.jsonl", request.start)
         return LedgerChunk(request.start, data)
+
+    def _watch(self, request: agents.WatchAgent) -> WatchInfo:
+        supervisor, child = self._child(request.agent)
+        assert child.parent is not None
+        return supervisor.watches.add(child.parent, child, request.every_turns, request.every_tokens)
+
+    def _get_watch(self, request: agents.GetAgentWatch) -> WatchInfo:
+        supervisor, node = self._asked()
+        return supervisor.watches.get(node, request.watch).info()
+
+    def _list_watches(self, request: agents.ListAgentWatches) -> list[WatchInfo]:
+        supervisor, node = self._asked()
+        return supervisor.watches.list(node)
+
+    def _cancel_watch(self, request: agents.CancelAgentWatch) -> WatchInfo:
+        supervisor, node = self._asked()
+        watch = supervisor.watches.get(node, request.watch)
+        supervisor.watches.cancel(watch)
+        return watch.info()
 
     def _list_inbox(self, request: inbox.ListInbox) -> list[inbox.InboxEntry]:
         _, node = self._asked()

@@ -53,6 +53,10 @@ class Desk:
     def replied(self, record_id: str) -> None:
         self._node.request_id = record_id
 
+    def stepped(self, messages: int) -> None:
+        self._node.messages = messages
+        self._node.progress.notify()
+
     async def due(self) -> Sequence[MessageRecord]:
         queue = self._node.instructions
         instructions = queue.take() if self._has_waited else queue.take_steering()

@@ -62,6 +62,7 @@ async def _work(supervisor: Supervisor, node: Node) -> None:
                 await _converse(supervisor, node, agent)
             finally:
                 node.open = False
+                supervisor.watches.close(node)
                 await end_all(node.children.values())
                 await _write_meta(supervisor, node, agent, ledger)
     except CallError as error:
@@ -130,6 +131,7 @@ async def _conclude(supervisor: Supervisor, node: Node, status: AgentStatus) -> 
                 await change(supervisor, node, status)
     finally:
         node.ended.set()
+        node.progress.notify()
 
 
 async def end_all(nodes: Iterable[Node]) -> None:

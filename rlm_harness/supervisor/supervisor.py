@@ -25,9 +25,11 @@ from rlm_harness.supervisor.lifecycle import end_all, live
 from rlm_harness.supervisor.mail import Mail
 from rlm_harness.supervisor.policy import Policy
 from rlm_harness.supervisor.tree import ROOT, Node, Tree
+from rlm_harness.supervisor.watching import AgentWatches
 from rlm_harness.workspace import AgentTools, Workspace
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError
+from rlm_wire.methods.sessions import Quotas
 
 
 class Supervisor:
@@ -53,6 +55,7 @@ class Supervisor:
         self.budgets = Budgets(policy)
         self.kernels = Kernels(policy.max_kernels)
         self.mail = Mail()
+        self.watches = AgentWatches(self.mail, nursery, Quotas())
         self.notices: list[str] = []
         """What ended agents have left running."""
         self._slots = ModelSlots(policy.max_model_calls)

@@ -61,6 +61,10 @@ class Node:
         """It takes messages and starts children."""
         self.news = Signal()
         """Something in its inbox or among its instructions, or another status."""
+        self.progress = Signal()
+        """It has done a step, or ended."""
+        self.messages = 0
+        """In its ledger, when its last step was done."""
         self.settled_at: float | None = None
         """When it last answered or ended (Trio's clock); None while it is at work."""
         self.ended = trio.Event()

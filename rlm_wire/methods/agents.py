@@ -12,6 +12,7 @@ import msgspec
 
 from rlm_wire.methods.base import Request
 from rlm_wire.methods.ledger import LedgerChunk
+from rlm_wire.methods.watches import WatchInfo
 
 MESSAGE_LIMIT: Final = 65_536
 """Bytes of one message between agents, as JSON."""
@@ -26,6 +27,7 @@ AgentStatus = Literal["starting", "running", "waiting", "idle", "completed", "fa
 """`starting`: not at work yet; `waiting`: in the tool `wait`; `idle`: has answered, and can be woken by a message."""
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+Step = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=WAIT_LIMIT)]
 
 
@@ -180,3 +182,31 @@ class ReadAgentHistory(Request[LedgerChunk], tag="agents.history"):
 
     agent: Text
     start: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class WatchAgent(Request[WatchInfo], tag="agents.watch"):
+    """Events about what the child does: each step, or each time that so many more turns or tokens are full.
+
+    What happens within 200 ms is one event. One that has ended gives a watch that is `completed` already. At most 64
+    watches of agents are active in a session, and 1,024 are set in its lifetime: `resource_exhausted`.
+    """
+
+    agent: Text
+    every_turns: Step | None = None
+    every_tokens: Step | None = None
+
+
+class GetAgentWatch(Request[WatchInfo], tag="agents.get_watch"):
+    """A watch of an agent as it is now. Fails with `not_found`."""
+
+    watch: Text
+
+
+class ListAgentWatches(Request[list[WatchInfo]], tag="agents.list_watches"):
+    """All watches of agents that the caller has set, oldest first, also ended ones."""
+
+
+class CancelAgentWatch(Request[WatchInfo], tag="agents.cancel_watch"):
+    """End a watch of an agent; what it has not told yet is dropped. Fails with `not_found`."""
+
+    watch: Text

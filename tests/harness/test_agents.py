@@ -275,3 +275,43 @@ async def test_budgets_are_the_trees_and_what_cannot_be_delivered_is_told(opened
         assert (outcome.stop, outcome.turns) == ("max_tokens", 1)
         (child,) = supervisor.tree.root.children.values()
         assert (child.stop, child.status) == ("max_tokens", "idle")
+
+
+async def test_a_parent_watches_what_its_child_does(opened: Opened) -> None:
+    events = (
+        "events = [rlm.inbox.read(e.id) for e in rlm.inbox.list()]\n"
+        "ranges = [(e.content['start'], e.content['end']) for e in events if e.subscription_id == steps.id]\n"
+        "print({e.type for e in events} == {'watch.agent', 'watch.progress', 'agent.completed'})\n"
+        "print(all(one[1] == two[0] for one, two in zip(ranges, ranges[1:])), ranges[-1][1])\n"
+        "print({e.content['turns'] for e in events if e.type == 'watch.progress'} <= {2, 3})"
+    )
+
+    async def step(_: Any) -> Reply:
+        await gate.wait()
+        return cell("1")
+
+    async def let_go(_: Any) -> Reply:
+        gate.set()
+        return cell("child.wait(300).status")
+
+    gate = trio.Event()
+    model = Actors(
+        root=[
+            cell(
+                "child = rlm.agent.spawn('child go')\n"
+                "steps, turns = rlm.watch.agent(child), rlm.watch.agent(child, every_turns=2)\n"
+                "other = rlm.watch.agent(child.id, every_tokens=1)\n"
+                "print(other.cancel().status, [w.kind for w in rlm.watch.list()], rlm.watch.get(steps.id).status)"
+            ),
+            let_go,
+            cell(events),
+            cell("print([w.status for w in rlm.watch.list()], rlm.watch.agent(child).status)"),
+            says("root"),
+        ],
+        child=[step, cell("2"), says("child")],
+    )
+    async with opened(model) as (_, agent):
+        await agent.prompt("root")
+    assert model.seen("root", 1) == "cancelled ['agent', 'progress', 'progress'] active\n"
+    assert model.seen("root", 3) == "True\nTrue 7\nTrue\n"
+    assert model.seen("root", 4).endswith("completed\n")
