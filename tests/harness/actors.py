@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
+from rlm_harness.agent import Agent
 from rlm_harness.events import Emit, Usage
 from rlm_harness.model.interface import Message, Reply, ToolCall, ToolChoice, ToolSchema
+from rlm_harness.supervisor.supervisor import Supervisor
+
+Opened = Callable[..., AbstractAsyncContextManager[tuple[Supervisor, Agent]]]
+"""Opens a session for a model; further arguments are those of its policy."""
 
 Cue = Reply | Callable[[Sequence[Message]], Awaitable[Reply]]
 """A reply, or what makes one of the conversation so far."""
@@ -25,6 +33,10 @@ def tool(name: str, usage: Usage = Usage(10, 2), **arguments: Any) -> Reply:  # 
 
 def says(text: str, usage: Usage = Usage(10, 2)) -> Reply:  # noqa: B008
     return Reply(text, [], "stop", usage)
+
+
+def records(directory: Path, name: str = "messages.jsonl") -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in (directory / name).read_bytes().splitlines()]
 
 
 class Actors:

@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import pytest
 import trio
-from harness.actors import Actors, cell, says
+from harness.actors import Actors, Opened, cell, records, says
 
-import rlm_wire
-from rlm_harness.agent import Agent
 from rlm_harness.events import Usage
-from rlm_harness.ledger.writer import create_ledger
 from rlm_harness.model.interface import ModelError, Reply
-from rlm_harness.supervisor.calls import AgentCalls
-from rlm_harness.supervisor.policy import Policy
-from rlm_harness.supervisor.supervisor import Supervisor, open_supervisor
-from rlm_harness.workspace import Workspace
-
-Opened = Callable[..., AbstractAsyncContextManager[tuple[Supervisor, Agent]]]
-
-
-@pytest.fixture
-def opened(worker_url: str, tmp_path: Path, events: Any) -> Opened:
-    @asynccontextmanager
-    async def open_root(model: Actors, **policy: Any) -> AsyncIterator[tuple[Supervisor, Agent]]:
-        service = rlm_wire.Service()
-        calls = AgentCalls(service)
-        async with (
-            Workspace.connect(worker_url, cwd=str(tmp_path), service=service) as workspace,
-            create_ledger(tmp_path / "sessions") as ledger,
-            open_supervisor(workspace, model, events.emit, ledger, calls, policy=Policy(**policy)) as both,
-        ):
-            yield both
-
-    return open_root
-
-
-def records(directory: Path, name: str = "messages.jsonl") -> list[dict[str, Any]]:
-    return [msgspec.json.decode(line) for line in (directory / name).read_bytes().splitlines()]
 
 
 async def test_a_cell_starts_two_children_and_gets_their_answers(opened: Opened) -> None:
