@@ -20,6 +20,8 @@ from rlm_wire.methods.kernels import (
 from rlm_wire.methods.ledger import LedgerChunk, LedgerSize, ReplicateLedger
 from rlm_wire.methods.processes import CloseWorkspace, ListProcesses, ProcessList, Receipt
 from rlm_wire.methods.sessions import (
+    AdoptedWorkspace,
+    AdoptWorkspace,
     AgentClosed,
     AgentOpened,
     CloseAgent,
@@ -29,20 +31,22 @@ from rlm_wire.methods.sessions import (
 )
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
 from rlm_worker import tool_calls
+from rlm_worker.adoption import Seat, take_seat
 from rlm_worker.background import OPERATIONS, Background, Operation
-from rlm_worker.sessions import Session, Worker, open_session
+from rlm_worker.sessions import Session, Worker
 
 
 def worker_service(worker: Worker) -> rlm_wire.Service:
-    """The service of `worker`: each peer's session has a `Session` of its own."""
+    """The service of `worker`: each peer's session has a `Seat` of its own."""
 
     @asynccontextmanager
-    async def lifespan(peer: rlm_wire.Peer) -> AsyncIterator[Session]:
-        async with open_session(worker, peer) as session:
-            yield session
+    async def lifespan(peer: rlm_wire.Peer) -> AsyncIterator[Seat]:
+        async with take_seat(worker, peer) as seat:
+            yield seat
 
     service = rlm_wire.Service(lifespan)
     service.handle(OpenWorkspace)(open_workspace)
+    service.handle(AdoptWorkspace)(adopt_workspace)
     service.handle(CloseWorkspace)(close_workspace)
     service.handle(ListProcesses)(list_processes)
     service.handle(OpenAgent)(open_agent)
@@ -62,7 +66,11 @@ def worker_service(worker: Worker) -> rlm_wire.Service:
 
 
 async def open_workspace(request: OpenWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> WorkspaceInfo:
-    return _session(call).open_workspace(request.cwd, request.env, request.quotas)
+    return _session(call).open_workspace(request.cwd, request.env, request.quotas, request.secret)
+
+
+async def adopt_workspace(request: AdoptWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> AdoptedWorkspace:
+    return await _seat(call).adopt(request.workspace, request.secret)
 
 
 async def close_workspace(request: CloseWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> Receipt:
@@ -162,7 +170,11 @@ def _in_background(operation: Callable[[Background], Operation]) -> Callable[...
 
 
 def _session(call: rlm_wire.IncomingCall[Any, Any]) -> Session:
-    state: Session = call.state
+    return _seat(call).session
+
+
+def _seat(call: rlm_wire.IncomingCall[Any, Any]) -> Seat:
+    state: Seat = call.state
     return state
 
 

@@ -80,7 +80,7 @@ class Callbacks:
     """The callbacks of one session's cells. `harness` is where calls go that have no handler here (None: nowhere)."""
 
     def __init__(self, harness: Peer | None = None) -> None:
-        self._harness = harness
+        self.harness = harness
         self._handlers: dict[type[Request[Any]], tuple[Callable[[str, Any], Any], str | None]] = {}
         self._scopes = Scopes()
         self._cells: dict[str, _OpenCell] = {}
@@ -138,9 +138,9 @@ class Callbacks:
         async def rest(method: str, params: msgspec.Raw, call: IncomingCall[Any, Any]) -> msgspec.Raw:
             skill = _remote_skill(params, call) if method == CallSkill.method else None
             with self._within(agent, call.scope, size=memoryview(params).nbytes, skill=skill):
-                if self._harness is None:
+                if self.harness is None:
                     raise CallError("unimplemented", f"there is no method {method[:200]!r} here")
-                return await relay(method, params, call, self._harness, scope=call.scope)
+                return await relay(method, params, call, self.harness, scope=call.scope)
 
         return service
 
