@@ -22,7 +22,7 @@ from rlm_harness.ledger.writer import Ledger
 from rlm_harness.model.interface import Message, Model, Reply, ToolCall
 from rlm_harness.rendering import Rendered, as_output, render_error, shorten
 from rlm_harness.supervision import BudgetExhausted, Supervision, Unsupervised
-from rlm_harness.tools import MAX_WAIT, Arguments, Ipython, Wait, parsed_or_error, run_tool, schemas_of
+from rlm_harness.tools import MAX_WAIT, Arguments, Wait, parsed_or_error, run_tool, schemas_of
 from rlm_harness.workspace import AgentTools
 
 TELL_TIMEOUT = 1.0
@@ -212,8 +212,6 @@ class Agent:
         if isinstance(arguments, Wait):
             rendered = await self._wait(arguments.timeout)
         else:
-            if isinstance(arguments, Ipython):
-                await self._supervision.before_cell()
             rendered = await run_tool(self._tools, arguments, show)
         await self._conclude(call, rendered, duration=trio.current_time() - started)
         return rendered.recovery

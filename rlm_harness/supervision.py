@@ -21,10 +21,6 @@ class Supervision(Protocol):
         """Why no further model call may begin (`max_turns`, `max_tokens`), if so."""
         ...
 
-    async def before_cell(self) -> None:
-        """Wait until a cell may begin."""
-        ...
-
     def turn_begins(self) -> None:
         """A model call is to be made."""
         ...
@@ -66,9 +62,6 @@ class Unsupervised:
     """An agent on its own: nothing comes, and it has no budget but `max_turns` of its own."""
 
     exhausted: str | None = None
-
-    async def before_cell(self) -> None:
-        pass
 
     def turn_begins(self) -> None:
         pass

@@ -30,10 +30,10 @@ def sessions_directory() -> Path:
 
 
 def create(parent: Path, name: str) -> tuple[Path, int]:
-    """Make a session's directory and its ledger, locked; neither may be there yet. Raises OSError."""
+    """Make a session's directory, if there is none, and its ledger, which must be new, locked. Raises OSError."""
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = parent / name
-    directory.mkdir(mode=0o700)
+    directory.mkdir(mode=0o700, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     descriptor = os.open(directory / LEDGER, flags, 0o600)
     _lock(descriptor, directory)

@@ -154,7 +154,7 @@ class Ledger:
 async def create_ledger(directory: Path | None = None, name: str | None = None) -> AsyncIterator[Ledger]:
     """A new session below `directory` (None: `sessions_directory()`), with its ledger open and window 0 begun.
 
-    `name` is that of its own directory, which must not be there yet; None makes one up.
+    `name` is that of its own directory, which may be there, but without a ledger; None makes one up.
 
     Raises UserError if it cannot be created. Cancellation: the files stay as they are.
     """

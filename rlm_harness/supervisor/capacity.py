@@ -1,11 +1,11 @@
-"""Who may call the model now, and who may run cells. Neither can deadlock, and nobody starves.
+"""Who may call the model now, and who may be at work. Neither can deadlock, and nobody starves.
 
 A model call waits for nothing but the endpoint, so its slot always comes back. Waiting calls of shallow agents go
 first, as others wait for them, but only so far: a level of depth counts as much as AGEING seconds of waiting.
 
-A cell may wait for agents below its own, and for no others. So each depth has kernels of its own: the deepest wait for
-nobody, and those above them for something that ends. An agent keeps its kernel for a whole prompt, as its variables are
-in there; one that is idle keeps it as well, but does not count, since it might never be woken.
+An agent at work has a kernel, a ledger and whatever it runs. It may wait for agents below it, and for no others: so
+each depth has places of its own, the deepest wait for nobody, and those above them for something that ends. An agent
+that is idle keeps what it has, but no place: it might never be woken.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class ModelSlots:
             self._free += 1
 
 
-class Kernels:
-    """At most `limit` agents of each depth run cells at the same time; the others queue, first come first served."""
+class Places:
+    """At most `limit` agents of each depth are at work at the same time; the others queue, first come first served."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -77,14 +77,13 @@ class Kernels:
         self._holders: set[str] = set()
 
     async def take(self, agent: str, depth: int) -> None:
-        """Wait until `agent` may run cells; at once if it may already. Cancellation: harmless."""
-        if agent in self._holders:
-            return
-        await self._depth(depth).acquire_on_behalf_of(agent)
-        self._holders.add(agent)
+        """Wait until `agent` may be at work; at once if it has a place already. Cancellation: harmless."""
+        if agent not in self._holders:
+            await self._depth(depth).acquire_on_behalf_of(agent)
+            self._holders.add(agent)
 
     def give(self, agent: str, depth: int) -> None:
-        """`agent` runs no more cells for now."""
+        """`agent` is not at work for now; harmless if it has no place."""
         if agent in self._holders:
             self._holders.remove(agent)
             self._depth(depth).release_on_behalf_of(agent)

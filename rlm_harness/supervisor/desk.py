@@ -18,18 +18,17 @@ from rlm_harness.supervisor.tree import Node
 if TYPE_CHECKING:
     from rlm_harness.events import Emit
     from rlm_harness.supervisor.budgets import Budgets
-    from rlm_harness.supervisor.capacity import Kernels, ModelSlots
+    from rlm_harness.supervisor.capacity import ModelSlots
     from rlm_harness.supervisor.mail import Mail
 
 
 class Desk:
     """One agent's; a `Supervision`."""
 
-    def __init__(self, node: Node, budgets: Budgets, kernels: Kernels, mail: Mail, *, has_inbox: bool) -> None:
+    def __init__(self, node: Node, budgets: Budgets, mail: Mail, *, has_inbox: bool) -> None:
         """`has_inbox`: the agent has a tool to look into it."""
         self._node = node
         self._budgets = budgets
-        self._kernels = kernels
         self._mail = mail
         self._has_inbox = has_inbox
         self._has_waited = False
@@ -38,9 +37,6 @@ class Desk:
     @property
     def exhausted(self) -> str | None:
         return self._budgets.exhausted
-
-    async def before_cell(self) -> None:
-        await self._kernels.take(self._node.id, self._node.depth)
 
     def turn_begins(self) -> None:
         self._node.turns += 1

@@ -39,8 +39,9 @@ async def live(supervisor: Supervisor, node: Node) -> None:
         assert node.parent is not None
         parent = "" if node.parent.id == ROOT else node.parent.id
         ledger = str(node.directory / "messages.jsonl")
-        await supervisor.emit(AgentSpawned(parent, node.name, node.depth, node.task, ledger, agent=node.id))
         with node.work:
+            await supervisor.emit(AgentSpawned(parent, node.name, node.depth, node.task, ledger, agent=node.id))
+            await supervisor.places.take(node.id, node.depth)
             await _work(supervisor, node)
             status = "completed"
     except (ModelError, LedgerError, UserError, CallError, SessionLost) as error:
@@ -80,6 +81,7 @@ async def _converse(supervisor: Supervisor, node: Node, agent: Agent) -> None:
     """The task, and what comes later, until there is nothing more to do."""
     text, event_ids = node.task, list[str]()
     while True:
+        await supervisor.places.take(node.id, node.depth)
         await change(supervisor, node, "running")
         outcome = await agent.prompt(text, event_ids=event_ids)
         node.answer, node.stop = outcome.answer or node.answer, outcome.stop
@@ -96,7 +98,7 @@ async def _converse(supervisor: Supervisor, node: Node, agent: Agent) -> None:
 
 async def _rest(supervisor: Supervisor, node: Node) -> None:
     """Be idle until the parent has something to say."""
-    supervisor.kernels.give(node.id, node.depth)
+    supervisor.places.give(node.id, node.depth)
     await supervisor.mail.tell_outcome(node, "idle")
     if not node.instructions:
         await change(supervisor, node, "idle")
@@ -121,7 +123,7 @@ async def change(supervisor: Supervisor, node: Node, status: AgentStatus) -> Non
 
 async def _conclude(supervisor: Supervisor, node: Node, status: AgentStatus) -> None:
     node.open = False
-    supervisor.kernels.give(node.id, node.depth)
+    supervisor.places.give(node.id, node.depth)
     try:
         with trio.CancelScope(shield=True):
             await supervisor.mail.fail_instructions(node, f"agent_{status}")

@@ -10,8 +10,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_depth`: how far below the root agent there may be agents; 0 is none. `max_subagents`: how often agents may be
     started. `max_turns`: model calls. `max_tokens`: those generated, and those of prompts that no cache held.
-    `max_model_calls`: at the same time. `max_kernels`: agents of one depth that may be running cells at the same time.
-    `max_persistent`: persistent agents that are there at the same time, each with its kernel.
+    `max_model_calls`: at the same time. `max_working`: agents of one depth that are at work at the same time; the
+    others wait for their turn. `max_persistent`: persistent agents that are there at the same time, with their kernels.
     """
 
     max_depth: int = 1
@@ -19,5 +19,5 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     max_tokens: int | None = 1_000_000
     max_model_calls: int = 4
-    max_kernels: int = 32
+    max_working: int = 64
     max_persistent: int = 128

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import msgspec
 import trio
@@ -18,7 +19,7 @@ from rlm_harness.model.interface import Model
 from rlm_harness.prompts import Surroundings
 from rlm_harness.supervisor.budgets import Budgets
 from rlm_harness.supervisor.calls import AgentCalls
-from rlm_harness.supervisor.capacity import Kernels, ModelSlots
+from rlm_harness.supervisor.capacity import ModelSlots, Places
 from rlm_harness.supervisor.desk import Desk, SlottedModel
 from rlm_harness.supervisor.happenings import follow_workspace
 from rlm_harness.supervisor.lifecycle import end_all, live
@@ -53,7 +54,7 @@ class Supervisor:
         self.policy = policy
         self.tree = Tree(ledger.directory, "")
         self.budgets = Budgets(policy)
-        self.kernels = Kernels(policy.max_kernels)
+        self.places = Places(policy.max_working)
         self.mail = Mail()
         self.watches = AgentWatches(self.mail, nursery, Quotas())
         self.notices: list[str] = []
@@ -89,7 +90,7 @@ class Supervisor:
             surroundings=Surroundings(info.cwd, info.platform, info.python, may_spawn),
             compaction=self._compaction,
             tool_policy=policy,
-            supervision=Desk(node, self.budgets, self.kernels, self.mail, has_inbox=has_cells),
+            supervision=Desk(node, self.budgets, self.mail, has_inbox=has_cells),
         )
 
     async def spawn(self, parent: Node, task: str, name: str | None, *, persistent: bool) -> Node:
@@ -97,6 +98,12 @@ class Supervisor:
         self._check_spawn(parent, name, persistent=persistent)
         self.budgets.subagents += 1
         node = self.tree.add(parent, task, name, persistent=persistent)
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(partial(node.directory.mkdir, mode=0o700))
+            except OSError as error:
+                node.fail_to_start(f"cannot create {node.directory}: {error.strerror}")
+                raise CallError("internal", node.error or "") from error
         self._nursery.start_soon(live, self, node)
         await self._ledgers[parent.id].append(
             SubSpawn(child=node.id, child_dir=node.id, prompt=task, name=name, persistent=persistent)

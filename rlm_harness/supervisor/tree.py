@@ -96,12 +96,11 @@ class Node:
             self._settled.notify()
         self.news.notify()
 
-    def lineage(self) -> Iterator[Node]:
-        """This agent, its parent, and so on up to the root."""
-        node: Node | None = self
-        while node is not None:
-            yield node
-            node = node.parent
+    def fail_to_start(self, error: str) -> None:
+        """It has ended without ever having been at work."""
+        self.open, self.error = False, error
+        self.change("failed")
+        self.ended.set()
 
     def descendants(self) -> Iterator[Node]:
         """All below it, each behind its parent, oldest first."""

@@ -39,6 +39,11 @@ def records(directory: Path, name: str = "messages.jsonl") -> list[dict[str, Any
     return [msgspec.json.decode(line) for line in (directory / name).read_bytes().splitlines()]
 
 
+async def silent(_: Sequence[Message]) -> Reply:
+    """A model call that never ends."""
+    await trio.sleep_forever()
+
+
 class Actors:
     """Plays `parts`: for each task (the beginning of it), the replies in order."""
 

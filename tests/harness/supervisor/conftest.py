@@ -24,12 +24,12 @@ from rlm_harness.workspace import Workspace
 def opened(worker_url: str, tmp_path: Path, events: Any) -> Opened:
     @asynccontextmanager
     async def open_root(
-        model: Actors, tool_policy: ToolPolicy | None = None, **policy: Any
+        model: Actors, tool_policy: ToolPolicy | None = None, url: str = worker_url, **policy: Any
     ) -> AsyncIterator[tuple[Supervisor, Agent]]:
         service = rlm_wire.Service()
         calls = AgentCalls(service)
         async with (
-            Workspace.connect(worker_url, cwd=str(tmp_path), service=service) as workspace,
+            Workspace.connect(url, cwd=str(tmp_path), service=service) as workspace,
             create_ledger(tmp_path / "sessions") as ledger,
             open_supervisor(
                 workspace, model, events.emit, ledger, calls, policy=Policy(**policy), tool_policy=tool_policy

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
-from harness.actors import Actors, Opened, cell, records, says
+from harness.actors import Actors, Opened, cell, records, says, silent
 
+from rlm_harness.decisions import ToolPolicy
 from rlm_harness.events import Usage
-from rlm_harness.model.interface import ModelError, Reply
+from rlm_harness.model.interface import ModelError, Reply, ToolCall
+from rlm_harness.workspace import local_worker_url
+from rlm_wire.errors import SessionLost
 
 
 async def test_a_cell_starts_two_children_and_gets_their_answers(opened: Opened) -> None:
@@ -44,7 +51,7 @@ async def test_children_have_children_down_to_the_limit_and_no_deeper(opened: Op
         middle=[cell(spawn.format("leaf")), says("middle")],
         leaf=[cell(spawn.format("nobody")), cell("print([a.depth for a in rlm.agent.list()])"), says("leaf")],
     )
-    async with opened(model, max_depth=2, max_model_calls=1, max_kernels=1) as (supervisor, agent):
+    async with opened(model, max_depth=2, max_model_calls=1, max_working=1) as (supervisor, agent):
         await agent.prompt("root")
         assert "failed_precondition: depth limit reached" in model.seen("leaf", 1)
         assert [model.seen(task, 1) for task in ("middle", "root")] == ["leaf\n", "middle\n"]
@@ -55,14 +62,14 @@ async def test_children_have_children_down_to_the_limit_and_no_deeper(opened: Op
         assert "rlm.agent.spawn" not in str(model.shown["leaf"][0][0])
 
 
-async def test_sixteen_children_share_one_slot_and_one_kernel(opened: Opened) -> None:
+async def test_sixteen_children_share_one_slot_and_one_place(opened: Opened) -> None:
     parts: dict[str, Any] = {f"c{n}": [cell(f"{n} * 2"), says(f"{n}")] for n in range(16)}
     code = (
         "agents = [rlm.agent.spawn(f'c{n} go') for n in range(16)]\n"
         "print(sorted(int(result.answer) for result in rlm.agent.collect(agents)))"
     )
     model = Actors(root=[cell(code), says("done")], **parts)
-    async with opened(model, max_model_calls=1, max_kernels=1) as (_, agent):
+    async with opened(model, max_model_calls=1, max_working=1) as (_, agent):
         await agent.prompt("root")
     assert model.seen("root", 1) == f"{list(range(16))}\n"
     assert model.most == 1
@@ -282,3 +289,152 @@ async def test_a_parent_watches_what_its_child_does(opened: Opened) -> None:
     assert model.seen("root", 1) == "cancelled ['agent', 'progress', 'progress'] active\n"
     assert model.seen("root", 3) == "True\nTrue 7\nTrue\n"
     assert model.seen("root", 4).endswith("completed\n")
+
+
+async def test_an_agent_that_has_answered_takes_those_below_it_along(opened: Opened) -> None:
+    model = Actors(
+        root=[
+            cell("rlm.agent.spawn('middle go').result().answer"),
+            cell("print([(a.depth, a.status) for a in rlm.agent.list(recursive=True)])"),
+            says("root"),
+        ],
+        middle=[cell("leaf = rlm.agent.spawn('leaf go')"), says("middle")],
+        leaf=[silent],
+    )
+    async with opened(model, max_depth=2) as (_, agent):
+        await agent.prompt("root")
+    assert model.seen("root", 1) == "'middle'"
+    assert model.seen("root", 2) == "[(1, 'completed'), (2, 'cancelled')]\n"
+
+
+async def test_a_cancelled_prompt_leaves_the_children_at_work_and_the_end_of_the_session_does_not(
+    opened: Opened, events: Any
+) -> None:
+    gate = trio.Event()
+
+    async def late(_: Any) -> Reply:
+        await gate.wait()
+        return says("one is done")
+
+    model = Actors(
+        root=[cell("one, two = rlm.agent.spawn('one go'), rlm.agent.spawn('two go'); two.result()")],
+        one=[late],
+        two=[silent],
+    )
+    async with opened(model) as (supervisor, agent):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(agent.prompt, "root")
+            await model.calls("one", 1)
+            await model.calls("two", 1)
+            nursery.cancel_scope.cancel()
+        one, two = supervisor.tree.root.children.values()
+        assert (one.status, two.status) == ("running", "running")
+        gate.set()
+        await one.ended.wait()
+        assert (one.status, supervisor.tree.root.inbox.unread) == ("completed", 1)
+        model.parts["again"] = [says("root again")]
+        model.shown["again"] = []
+        await agent.prompt("again")
+        assert 'unread="1"' in model.seen("again")
+    assert (two.status, two.ended.is_set()) == ("cancelled", True)
+
+
+async def test_a_worker_that_dies_ends_all_agents_and_nothing_hangs(opened: Opened, tmp_path: Path) -> None:
+    async def kill(_: Any) -> Reply:
+        await model.calls("child", 2)
+        os.kill(supervisor.workspace.info.pid, signal.SIGKILL)
+        return cell("1")
+
+    model = Actors(
+        root=[cell("child = rlm.agent.spawn('child go')"), kill],
+        child=[cell("1"), cell("import time; time.sleep(1000)")],
+    )
+    async with opened(model, url=local_worker_url()) as (supervisor, agent):
+        with pytest.raises(SessionLost):
+            await agent.prompt("root")
+        (child,) = supervisor.tree.root.children.values()
+        await child.ended.wait()
+        assert (child.status, child.settled_at is not None) == ("failed", True)
+        assert records(child.directory)[-2]["type"] == "prompt_rollback"
+
+
+async def test_an_agent_has_the_tools_that_were_chosen_and_runs_several_calls_in_order_if_it_may(
+    opened: Opened,
+) -> None:
+    both = [("bash", {"command": "echo one > f"}), ("python", {}), ("bash", {"command": "cat f"})]
+    calls = [ToolCall(f"c{n}", name, json.dumps(arguments)) for n, (name, arguments) in enumerate(both)]
+    model = Actors(root=[Reply("", calls, "tool_calls"), says("root")])
+    async with opened(model, ToolPolicy(("bash",), several=True)) as (_, agent):
+        await agent.prompt("root")
+    assert [message["content"] for message in model.shown["root"][1][-3:]] == [
+        "(no output)",
+        "Error: unknown tool 'python'; the tools are bash",
+        "one\n",
+    ]
+    assert "ipython" not in str(model.shown["root"][0])
+
+
+async def test_a_child_that_waits_for_its_place_can_be_told_things_and_cancelled(opened: Opened) -> None:
+    model = Actors(
+        root=[
+            cell(
+                "first, second = rlm.agent.spawn('first go'), rlm.agent.spawn('second go')\n"
+                "second.send('hello')\nprint(second.info().status, second.cancel().status, second.info().turns)\n"
+                "first.cancel()\nprint(rlm.inbox.list()[0].type)"
+            ),
+            says("root"),
+        ],
+        first=[silent],
+        second=[],
+    )
+    async with opened(model, max_working=1) as (_, agent):
+        await agent.prompt("root")
+    shown = [message["content"] for message in model.shown["root"][1]]
+    assert "starting cancelled 0\nagent.delivery_failed\n" in shown
+
+
+async def test_the_turns_of_all_agents_are_counted_together(opened: Opened) -> None:
+    model = Actors(
+        root=[cell("print([r.stop for r in rlm.agent.collect([rlm.agent.spawn('child go')])])")],
+        child=[cell("1"), cell("2")],
+    )
+    async with opened(model, max_turns=3) as (supervisor, agent):
+        assert (await agent.prompt("root")).stop == "max_turns"
+        assert supervisor.budgets.turns == 3
+        (child,) = supervisor.tree.root.children.values()
+        assert (child.stop, child.turns) == ("max_turns", 2)
+
+
+async def test_how_many_agents_there_may_be_is_a_limit(opened: Opened) -> None:
+    code = (
+        "def attempt(**more):\n    try: return rlm.agent.spawn('child go', **more).result().answer\n"
+        "    except rlm.Error as error: return str(error)\n"
+        "print(attempt(persistent=True)); print(attempt(persistent=True)); print(attempt()); print(attempt())"
+    )
+    model = Actors(root=[cell(code), says("root")], child=[says("one"), says("two")])
+    async with opened(model, max_persistent=1, max_subagents=2) as (_, agent):
+        await agent.prompt("root")
+    assert model.seen("root", 1).splitlines() == [
+        "one",
+        "resource_exhausted: persistent agent limit reached: cancel one first",
+        "two",
+        "resource_exhausted: subagent call limit reached",
+    ]
+
+
+async def test_a_parent_reads_what_its_child_has_said_and_done(opened: Opened) -> None:
+    model = Actors(
+        root=[
+            cell(
+                "child = rlm.agent.spawn('child go', persistent=True); child.result()\n"
+                "print([m['role'] for m in child.history().messages])\n"
+                "child.send('more'); child.result()\n"
+                "print(len(child.history().messages), child.history().user_messages()[1]['message']['content'])"
+            ),
+            says("root"),
+        ],
+        child=[cell("1"), says("child"), says("again")],
+    )
+    async with opened(model) as (_, agent):
+        await agent.prompt("root")
+    assert model.seen("root", 1) == "['system', 'user', 'assistant', 'tool', 'assistant']\n7 more\n"

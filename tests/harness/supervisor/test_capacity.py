@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from rlm_harness.supervisor.capacity import AGEING, Kernels, ModelSlots
+from rlm_harness.supervisor.capacity import AGEING, ModelSlots, Places
 
 
 class Line:
@@ -94,15 +94,15 @@ async def test_a_slot_given_to_one_who_gives_up_in_the_same_instant_goes_on(line
     assert line.served[-1] == "c"
 
 
-async def test_kernels_are_counted_by_depth_and_kept_until_given_back(autojump_clock):
-    kernels = Kernels(1)
-    await kernels.take("a", 1)
-    await kernels.take("a", 1)
-    await kernels.take("below", 2)
+async def test_places_are_counted_by_depth_and_kept_until_given_back(autojump_clock):
+    places = Places(1)
+    await places.take("a", 1)
+    await places.take("a", 1)
+    await places.take("below", 2)
     order = []
 
     async def take(name):
-        await kernels.take(name, 1)
+        await places.take(name, 1)
         order.append(name)
 
     async with trio.open_nursery() as nursery:
@@ -110,9 +110,9 @@ async def test_kernels_are_counted_by_depth_and_kept_until_given_back(autojump_c
             nursery.start_soon(take, name)
             await trio.testing.wait_all_tasks_blocked()
         assert order == []
-        kernels.give("a", 1)
-        kernels.give("a", 1)
+        places.give("a", 1)
+        places.give("a", 1)
         await trio.testing.wait_all_tasks_blocked()
         assert order == ["b"]
-        kernels.give("b", 1)
+        places.give("b", 1)
     assert order == ["b", "c"]

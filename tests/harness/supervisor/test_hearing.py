@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from harness.actors import Actors, Opened, cell, records, says, tool
+from harness.actors import Actors, Opened, cell, records, says, silent, tool
 
 from rlm_harness.model.interface import Reply
 from rlm_harness.supervisor.inbox import Inbox
@@ -24,10 +24,6 @@ async def test_a_message_to_the_parent_ends_its_wait_and_is_announced_once(opene
     async def wait(_: Any) -> Reply:
         gate.set()
         return tool("wait")
-
-    async def silent(_: Any) -> Reply:
-        await trio.sleep_forever()
-        raise AssertionError
 
     model = Actors(
         root=[
@@ -116,10 +112,6 @@ async def test_a_watched_path_reaches_the_inbox(opened: Opened, tmp_path: Path) 
 
 
 async def test_what_a_child_will_not_hear_any_more_is_told_to_its_parent(opened: Opened) -> None:
-    async def silent(_: Any) -> Reply:
-        await trio.sleep_forever()
-        raise AssertionError
-
     model = Actors(
         root=[
             cell("child = rlm.agent.spawn('child go'); said = child.send('hello')\nchild.cancel().status"),
