@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 import trio
 
 from rlm_harness import prompts
-from rlm_harness.compaction import CompactionFailed, CompactionPolicy, WindowedModel
-from rlm_harness.conversation import Conversation
+from rlm_harness.compaction import CompactionFailed, CompactionPolicy, WindowedModel, WindowState
+from rlm_harness.conversation import Conversation, Mark
 from rlm_harness.decisions import Finish, Nudge, Nudges, Refuse, Run, RunInOrder, ToolPolicy, next_step
 from rlm_harness.events import AssistantReplied, Emit, Nudged, ToolFinished, ToolOutput, ToolStarted, TurnStarted, Usage
 from rlm_harness.ledger import records
+from rlm_harness.ledger.history import History
 from rlm_harness.ledger.writer import Ledger
 from rlm_harness.model.interface import Message, Model, Reply, ToolCall
+from rlm_harness.recovery import OpenPrompt, Recovered, recover
 from rlm_harness.rendering import Rendered, as_output, render_error, shorten
 from rlm_harness.supervision import BudgetExhausted, Supervision, Unsupervised
 from rlm_harness.tools import MAX_WAIT, Arguments, Wait, parsed_or_error, run_tool, schemas_of
 from rlm_harness.workspace import AgentTools
+from rlm_wire.methods.tools import Output
 
 TELL_TIMEOUT = 1.0
 """Seconds that a cancelled turn may take to tell its watcher how the tool ended: a terminal may be stuck."""
@@ -101,22 +105,60 @@ class Agent:
             policy = self._tool_policy
             text = prompts.system_prompt(self._surroundings, policy.tools, several=policy.several)
             await self._conversation.add(records.System(message={"role": "system", "content": text}))
-        before, window, start = self._conversation.mark(), self._model.state, self._turns
-        self._prompt_usage = Usage()
+        start = self._turns
         asked = records.User(
             id=secrets.token_hex(8),
             turn=start,
             message={"role": "user", "content": task},
             event_ids=list(event_ids),
         )
-        try:
+        async with self._attempt(asked.id, start, self._conversation.mark()):
             await self._conversation.add(asked)
             await self._supervision.delivered([asked])
             return await self._work(start)
+
+    async def restore(self, history: History, notice: records.Resumed) -> Recovered:
+        """Take up the conversation in `history`, which is what the ledger holds, and tell the model so by `notice`.
+
+        What became of tool calls without a result is not known, and the model is told that too. Raises LedgerError.
+        """
+        recovered = recover(history)
+        self._turns, self._usage = recovered.turns, recovered.usage
+        if recovered.undone is not None:
+            await self._conversation.ledger.open_window("rollback", recovered.undone)
+            recovered = msgspec.structs.replace(recovered, indices=recovered.undone, calls=[])
+        self._conversation.restore([history.messages[index] for index in recovered.indices])
+        self._model.state = WindowState(sum(message["role"] == "assistant" for message in self._conversation.messages))
+        for call in recovered.calls:
+            if call.result is None:
+                message: Message = {"role": "tool", "tool_call_id": call.id, "content": prompts.UNKNOWN_OUTCOME}
+                await self._conversation.add(records.UnknownOutcome(tool=call.tool, message=message))
+            else:
+                await self._show(history.messages[call.result], call.result)
+        if self._conversation.messages:
+            await self._conversation.add(notice)
+        return recovered
+
+    async def resume(self, prompt: OpenPrompt, history: History) -> Outcome:
+        """Go on with a prompt that `restore` has found open; else as `prompt`. Its `usage` is from here on."""
+        before = self._conversation.point([history.messages[index] for index in prompt.indices], prompt.indices)
+        self._prompt_usage = Usage()
+        if prompt.answer is not None:
+            return await self._finish("answered", prompt.answer, self._turns - prompt.start_turn)
+        async with self._attempt(prompt.id, prompt.start_turn, before):
+            return await self._work(prompt.start_turn)
+
+    @asynccontextmanager
+    async def _attempt(self, prompt: str, start: int, before: Mark) -> AsyncIterator[None]:
+        """Around the work on a prompt: if it fails, the conversation is as it was `before`."""
+        window = self._model.state
+        self._prompt_usage = Usage()
+        try:
+            yield
         except BaseException as error:
             self._model.state = window
             rollback = records.PromptRollback(
-                prompt_id=asked.id,
+                prompt_id=prompt,
                 start_turn=start,
                 attempted_turns=self._turns - start,
                 reason="cancelled" if isinstance(error, trio.Cancelled) else "error",
@@ -229,13 +271,10 @@ class Agent:
         """
         message: Message = {"role": "tool", "tool_call_id": call.id, "content": rendered.output.text}
         whole = records.ToolResult(turn=self._turns, tool=call.name, duration=round(duration, 6), message=message)
-        shortened = shorten(rendered.output)
-        if shortened is None:
+        if shorten(rendered.output) is None:
             await self._conversation.add(whole)
         else:
-            message = message | {"content": shortened}
-            source = await self._conversation.add_aside(whole)
-            await self._conversation.add(records.ContextMessage(message=message, source_message_index=source))
+            message = await self._show(message, await self._conversation.add_aside(whole), rendered.output)
         cancelled = trio.current_effective_deadline() == -math.inf
         with trio.move_on_after(TELL_TIMEOUT if cancelled else math.inf, shield=cancelled):
             content = str(message["content"])
@@ -244,6 +283,13 @@ class Agent:
                     call.id, call.name, rendered.status, rendered.note, content, duration, exit_code=rendered.exit_code
                 )
             )
+
+    async def _show(self, whole: Message, source: int, output: Output | None = None) -> Message:
+        """Show the model the result that stands at `source`, shortened."""
+        shortened = shorten(output or as_output(whole["content"]))
+        message = whole | {"content": whole["content"] if shortened is None else shortened}
+        await self._conversation.add(records.ContextMessage(message=message, source_message_index=source))
+        return message
 
     async def _remind(self, nudge: Nudge) -> None:
         message = prompts.runtime_event("nudge", nudge.text, reason=nudge.kind)

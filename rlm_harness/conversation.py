@@ -51,6 +51,14 @@ class Conversation:
         """This point, for `roll_back`."""
         return Mark(list(self.messages), self.ledger.context, self.size)
 
+    def point(self, messages: list[Message], indices: list[int]) -> Mark:
+        """Another point, at which the model saw `messages`, which stand at `indices`."""
+        return Mark(messages, indices, sum(map(message_size, messages)))
+
+    def restore(self, messages: list[Message]) -> None:
+        """Take up what the ledger's current window holds."""
+        self.messages, self.size = messages, sum(map(message_size, messages))
+
     async def roll_back(self, mark: Mark, rollback: records.PromptRollback) -> None:
         """Go on from `mark`, in a new window. The model sees what it saw then even if LedgerError is raised."""
         self.messages, self.size = list(mark.messages), mark.size

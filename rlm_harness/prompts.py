@@ -17,6 +17,9 @@ PLAN_REPLY = (
 )
 ONE_CALL = "Error: only one tool call per turn is allowed; none of these was run. Send one of them again, alone."
 
+UNKNOWN_OUTCOME = """\
+[outcome unknown: the harness was killed while this call was under way. It may not have begun, or have done a part of \
+its work, or all of it; what still ran was stopped. Look before you do it again.]"""
 SUMMARIZE = """\
 Your context is nearly full. Write a summary now, from which you can go on with the task; it will take the place of \
 this conversation. Plain text, no tool call. Say: what was asked, in its own words where they matter; what is done, \

@@ -91,6 +91,26 @@ class ToolResult(_Record):
     message: Message
 
 
+class UnknownOutcome(_Record):
+    """In place of a tool's result: the harness was killed while the call was under way, so nobody knows of it."""
+
+    tool: str
+    message: Message
+
+
+class Resumed(_Record):
+    """Another process goes on with the session, and tells the model what it knows.
+
+    `workspace`: `adopted` (kernels, jobs and services are as they were) or `new`. `torn` bytes at the end of the ledger
+    were an unfinished record, and have been cut off.
+    """
+
+    message: Message
+    provenance: dict[str, Any]
+    workspace: Literal["adopted", "new"]
+    torn: int = 0
+
+
 class DiscardedAssistant(_Record):
     """A reply that the end of the model's window cut off; a compaction follows, and the model is asked again.
 
@@ -178,6 +198,8 @@ MessageRecord: TypeAlias = (
     | Assistant
     | DiscardedAssistant
     | ToolResult
+    | UnknownOutcome
+    | Resumed
     | ContextMessage
 )
 

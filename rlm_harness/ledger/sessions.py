@@ -12,6 +12,7 @@ import msgspec
 from rlm_harness.events import Usage
 from rlm_harness.ledger.files import LEDGER, META, is_in_use
 from rlm_harness.ledger.history import History, LedgerDamaged, read_history
+from rlm_harness.recovery import spent
 from rlm_harness.secrets import UserError
 
 CHILDREN: Final = "sub-*"
@@ -56,7 +57,7 @@ class AgentRecord(msgspec.Struct, frozen=True):
     @property
     def usage(self) -> Usage:
         """Tokens of this agent alone."""
-        return _usage(self.history.events) if self.history is not None else self.meta.usage or Usage()
+        return spent(self.history.events) if self.history is not None else self.meta.usage or Usage()
 
     @property
     def turns(self) -> int:
@@ -251,8 +252,3 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield msgspec.json.decode(line, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return
-
-
-def _usage(events: Iterable[dict[str, Any]]) -> Usage:
-    spending = (event for event in events if event["type"] in ("assistant", "discarded_assistant", "compaction"))
-    return sum((msgspec.convert(event.get("usage", {}), Usage) for event in spending), Usage())
