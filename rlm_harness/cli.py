@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from rlm_harness.commands import sessions, show
@@ -160,6 +161,7 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
     from rlm_harness.secrets import UserError
     from rlm_harness.session import Interrupts, Task, exit_code, run_task
     from rlm_harness.supervisor.policy import Policy
+    from rlm_wire.broker.groups import one_error
     from rlm_wire.errors import WireError
 
     display = _display(options)
@@ -187,7 +189,12 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
                 ),
                 compaction=CompactionPolicy(options.summarize_at_tokens, model.context_window),
             )
-            return await run_task(task, model, show, interrupts, token=token)
+            with one_error():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(display.keep_fresh)
+                    ended = await run_task(task, model, show, interrupts, token=token)
+                    nursery.cancel_scope.cancel()
+            return ended
 
     try:
         ended = trio.run(interrupts.run, work)
@@ -219,4 +226,6 @@ def _display(options: argparse.Namespace) -> JsonDisplay | TerminalDisplay:
     write = write_to(sys.stdout.fileno())
     if options.json:
         return JsonDisplay(write)
-    return TerminalDisplay(write, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    size = partial(os.get_terminal_size, sys.stdout.fileno()) if terminal else None
+    return TerminalDisplay(write, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"), size=size)
