@@ -13,16 +13,24 @@ if TYPE_CHECKING:
     from rlm_harness.agent import Agent, Outcome
     from rlm_harness.callbacks import calling_agent
     from rlm_harness.compaction import CompactionPolicy
+    from rlm_harness.decisions import ToolPolicy
+    from rlm_harness.events import AgentChanged, AgentSpawned
     from rlm_harness.ledger.history import History, LedgerDamaged, read_history
     from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.model.interface import Model, ModelError
     from rlm_harness.model.scripted import ScriptedModel
     from rlm_harness.replication import LedgerSource
+    from rlm_harness.supervisor.calls import AgentCalls
+    from rlm_harness.supervisor.policy import Policy
+    from rlm_harness.supervisor.supervisor import Supervisor, open_supervisor
     from rlm_harness.workspace import AgentTools, Workspace, local_worker_url
 
 __all__ = [
     "Agent",
+    "AgentCalls",
+    "AgentChanged",
+    "AgentSpawned",
     "AgentTools",
     "CompactionPolicy",
     "History",
@@ -33,17 +41,24 @@ __all__ = [
     "Model",
     "ModelError",
     "Outcome",
+    "Policy",
     "ScriptedModel",
+    "Supervisor",
+    "ToolPolicy",
     "Workspace",
     "calling_agent",
     "create_ledger",
     "local_worker_url",
     "open_chat_model",
+    "open_supervisor",
     "read_history",
 ]
 
 _HOMES = {
     "Agent": "agent",
+    "AgentCalls": "supervisor.calls",
+    "AgentChanged": "events",
+    "AgentSpawned": "events",
     "AgentTools": "workspace",
     "CompactionPolicy": "compaction",
     "History": "ledger.history",
@@ -54,12 +69,16 @@ _HOMES = {
     "Model": "model.interface",
     "ModelError": "model.interface",
     "Outcome": "agent",
+    "Policy": "supervisor.policy",
     "ScriptedModel": "model.scripted",
+    "Supervisor": "supervisor.supervisor",
+    "ToolPolicy": "decisions",
     "Workspace": "workspace",
     "calling_agent": "callbacks",
     "create_ledger": "ledger.writer",
     "local_worker_url": "workspace",
     "open_chat_model": "model.chat",
+    "open_supervisor": "supervisor.supervisor",
     "read_history": "ledger.history",
 }
 

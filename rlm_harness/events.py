@@ -13,13 +13,21 @@ import msgspec
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one model call, or summed over several, as the endpoint reports them."""
+    """Tokens of one model call, or summed over several, as the endpoint reports them.
+
+    `cached_tokens` are those of `prompt_tokens` that it had in its cache.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+        )
 
 
 def snake_case(name: str) -> str:

@@ -94,9 +94,19 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+    def checked(self) -> Usage:
+        prompt = max(self.prompt_tokens or 0, 0)
+        cached = (self.prompt_tokens_details.cached_tokens or 0) if self.prompt_tokens_details is not None else 0
+        return Usage(prompt, max(self.completion_tokens or 0, 0), min(max(cached, 0), prompt))
 
 
 class _Chunk(msgspec.Struct):
@@ -136,7 +146,7 @@ class ReplyAssembler:
         if chunk.error is not None:
             raise _reported(chunk.error)
         if chunk.usage is not None:
-            self._usage = Usage(max(chunk.usage.prompt_tokens or 0, 0), max(chunk.usage.completion_tokens or 0, 0))
+            self._usage = chunk.usage.checked()
         # Only one reply was asked for; the chunk that carries the usage has no choice at all.
         choice = chunk.choices[0] if chunk.choices else _Choice()
         self._finish_reason = choice.finish_reason or self._finish_reason

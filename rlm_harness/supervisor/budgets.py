@@ -35,5 +35,5 @@ class Budgets:
         return self._policy.max_subagents is None or self.subagents < self._policy.max_subagents
 
     def spend(self, usage: Usage) -> None:
-        """Note what a model call took."""
-        self.tokens += usage.prompt_tokens + usage.completion_tokens
+        """Note what a model call took; what was in the endpoint's cache is free."""
+        self.tokens += usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens

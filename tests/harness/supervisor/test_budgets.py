@@ -20,6 +20,7 @@ def test_without_limits_nothing_is_used_up():
         (1, Usage(80, 19), None),
         (2, Usage(), "max_turns"),
         (1, Usage(80, 20), "max_tokens"),
+        (1, Usage(1000, 20, 921), None),
         (3, Usage(900), "max_turns"),
     ],
 )
