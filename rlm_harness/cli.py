@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
+MAX_TOKENS = 1_000_000
+MAX_DEPTH = 1
+
 EXAMPLES = """\
 examples:
   rlm-harness demo
@@ -32,13 +35,28 @@ examples:
       any OpenAI-compatible endpoint
   rlm-harness run --model gpt-5 --workspace tls://workspace.example:4711 --token-file token --json "..."
       in a workspace elsewhere (there: rlm-worker serve); events as JSON lines
-  rlm-harness sessions; rlm-harness show 3f9c
-      what was done before: all sessions, and all of one
+  rlm-harness sessions; rlm-harness show 3f9c; rlm-harness resume 3f9c
+      what was done before: all sessions, and all of one; and how to go on with it
 
 Ctrl-C cancels the turn: the running tool is stopped and its output so far is kept. A second one leaves at once.
 The token is read from RLM_TOKEN unless a file or a descriptor is named. Every session, also one that fails, leaves its
 ledger in ~/.rlm/sessions, or in sessions below RLM_HOME.
 Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 130 interrupted, 143 terminated.
+"""
+
+RESUME_EXAMPLES = """\
+examples:
+  rlm-harness resume 3f9c
+      go on where the harness was killed, or the machine went down
+  rlm-harness resume 3f9c "now write the documentation, too"
+      go on with something else; also a session that has ended
+  rlm-harness resume 3f9c --model gpt-5 --workspace tls://elsewhere.example:4711 --token-file token
+      with another model, and in another place
+
+Model, endpoint, workspace and limits are those that the session was begun with; keys and tokens must be given again.
+If the worker still has the workspace (it keeps it for a minute), kernels, jobs and services are as they were; else they
+are gone, and the files as they were left. The model is told what is known, and what is not.
+Exit codes: as of rlm-harness run.
 """
 
 
@@ -73,47 +91,74 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("task", help="what the model is to do")
     run.add_argument("--model", required=True, metavar="NAME", help="the model's name at the endpoint")
-    run.add_argument("--base-url", metavar="URL", help=f"OPENAI_BASE_URL or {DEFAULT_BASE_URL} if not given")
-    run.add_argument("--api-key-file", metavar="PATH", help="a file with the key, instead of OPENAI_API_KEY")
-    run.add_argument("--workspace", metavar="URL", help="a running worker; without it one is started here")
-    token = run.add_mutually_exclusive_group()
-    token.add_argument("--token-file", metavar="PATH", help="a file with the worker's token, instead of RLM_TOKEN")
-    token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the worker's token from")
     run.add_argument("--cwd", metavar="DIR", help="the directory to work in, in the workspace")
-    run.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls, of all agents")
-    run.add_argument(
-        "--max-tokens",
-        metavar="N",
-        type=_positive,
-        default=1_000_000,
-        help="give up after N tokens, of all agents (default 1000000)",
+    resume = commands.add_parser(
+        "resume",
+        help="go on with a session",
+        epilog=RESUME_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument(
-        "--max-depth",
-        metavar="N",
-        type=_count,
-        default=1,
-        help="how deep agents may start agents: 0 not at all, 1 (the default) only the first",
-    )
-    run.add_argument("--max-agents", metavar="N", type=_count, help="how many agents may be started in all")
-    run.add_argument(
-        "--summarize-at-tokens",
-        metavar="N",
-        type=_positive,
-        help="have the model summarise the conversation when it is this long; without it, when its window fills up",
-    )
+    resume.add_argument("session", metavar="SESSION", help="its id, or the beginning of it")
+    resume.add_argument("task", nargs="?", default="", metavar="TASK", help="what the model is to do next")
+    resume.add_argument("--model", metavar="NAME", help="another model than before")
+    for command in (run, resume):
+        _add_limits(_add_places(command))
+    # A session is gone on with within the limits that it was begun with.
+    run.set_defaults(run=_run, directory=None, max_tokens=MAX_TOKENS, max_depth=MAX_DEPTH, parallel_tools=False)
+    resume.set_defaults(run=_resume, cwd=None)
     demo = commands.add_parser(
         "demo",
         help="watch a scripted model mend a small project",
         epilog="Exit codes: 0 mended, 1 not mended, 2 it cannot run here, 130 interrupted.",
     )
-    run.set_defaults(run=_run)
     demo.set_defaults(run=_demo)
     sessions.add_parser(commands)
     show.add_parser(commands)
-    for command in (run, demo):
+    for command in (run, resume, demo):
         command.add_argument("--json", action="store_true", help="print one event a line as JSON")
     return parser
+
+
+def _add_places(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    command.add_argument("--base-url", metavar="URL", help=f"OPENAI_BASE_URL or {DEFAULT_BASE_URL} if not given")
+    command.add_argument("--api-key-file", metavar="PATH", help="a file with the key, instead of OPENAI_API_KEY")
+    command.add_argument("--workspace", metavar="URL", help="a running worker; without it one is started here")
+    token = command.add_mutually_exclusive_group()
+    token.add_argument("--token-file", metavar="PATH", help="a file with the worker's token, instead of RLM_TOKEN")
+    token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the worker's token from")
+    return command
+
+
+def _add_limits(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls, of all agents")
+    command.add_argument(
+        "--max-tokens",
+        metavar="N",
+        type=_positive,
+        help=f"give up after N tokens, of all agents (default {MAX_TOKENS})",
+    )
+    command.add_argument(
+        "--max-depth",
+        metavar="N",
+        type=_count,
+        help="how deep agents may start agents: 0 not at all, 1 (the default) only the first",
+    )
+    command.add_argument("--max-agents", metavar="N", type=_count, help="how many agents may be started in all")
+    command.add_argument(
+        "--tools", metavar="NAMES", type=_tools, help="which tools there are, by comma; all if not given"
+    )
+    command.add_argument(
+        "--parallel-tools",
+        action="store_true",
+        default=None,
+        help="let a reply have several tool calls, which are run one after the other",
+    )
+    command.add_argument(
+        "--summarize-at-tokens",
+        metavar="N",
+        type=_positive,
+        help="have the model summarise the conversation when it is this long; without it, when its window fills up",
+    )
 
 
 def _positive(text: str) -> int:
@@ -123,10 +168,55 @@ def _positive(text: str) -> int:
     return number
 
 
+def _tools(text: str) -> tuple[str, ...]:
+    from rlm_harness.tools import TOOLS
+
+    names = tuple(name for name in text.split(",") if name)
+    for name in names:
+        if name not in TOOLS:
+            raise argparse.ArgumentTypeError(f"there is no tool {name!r}; the tools are {', '.join(TOOLS)}")
+    return names
+
+
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _resume(options: argparse.Namespace) -> int:
+    """As `_run`, with what was not given as it was in that session."""
+    from rlm_harness.ledger.files import sessions_directory
+    from rlm_harness.ledger.sessions import find_session
+    from rlm_harness.ledger.setup import Setup, read_setup
+    from rlm_harness.secrets import UserError
+
+    try:
+        options.directory = find_session(sessions_directory(), options.session)
+        setup = read_setup(options.directory) or Setup("", max_tokens=MAX_TOKENS, max_depth=MAX_DEPTH)
+        if not (options.model or setup.model):
+            raise UserError(f"what session {options.directory.name} was begun with is not known: name the --model")
+    except UserError as error:
+        return complain(str(error))
+    except OSError as error:
+        return complain(f"cannot read the session {options.session}: {error.strerror}")
+    before = {
+        "model": setup.model,
+        "base_url": setup.base_url or None,
+        "workspace": setup.url,
+        "cwd": setup.cwd,
+        "max_turns": setup.max_turns,
+        "max_tokens": setup.max_tokens,
+        "max_depth": setup.max_depth,
+        "max_agents": setup.max_agents,
+        "tools": setup.tools,
+        "parallel_tools": setup.parallel_tools,
+        "summarize_at_tokens": setup.summarize_at,
+    }
+    for name, value in before.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    return _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -141,7 +231,7 @@ def _run(options: argparse.Namespace) -> int:
         base_url = options.base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
         if key is None and base_url == DEFAULT_BASE_URL:
             raise UserError("no API key: set OPENAI_API_KEY, or name a file with --api-key-file")
-        if not options.task.strip():
+        if options.directory is None and not options.task.strip():
             raise UserError("the task is empty")
     except (UserError, ValueError) as error:
         return complain(str(error))
@@ -156,11 +246,14 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
     import trio
 
     from rlm_harness.compaction import CompactionPolicy
+    from rlm_harness.decisions import ToolPolicy
     from rlm_harness.events import Event, SessionEnded, SessionStarted
     from rlm_harness.model.chat import open_chat_model
+    from rlm_harness.opening import Task
     from rlm_harness.secrets import UserError
-    from rlm_harness.session import Interrupts, Task, exit_code, run_task
+    from rlm_harness.session import Interrupts, exit_code, run_task
     from rlm_harness.supervisor.policy import Policy
+    from rlm_harness.tools import TOOLS
     from rlm_wire.broker.groups import one_error
     from rlm_wire.errors import WireError
 
@@ -175,7 +268,7 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
         await display.show(event)
 
     async def work() -> SessionEnded:
-        async with open_chat_model(options.model, base_url, key) as model:
+        async with open_chat_model(options.model, base_url, key, several_tools=options.parallel_tools) as model:
             task = Task(
                 # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
                 text=os.fsencode(options.task).decode("utf-8", "replace"),
@@ -187,7 +280,10 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
                     max_turns=options.max_turns,
                     max_tokens=options.max_tokens,
                 ),
+                tool_policy=ToolPolicy(TOOLS if options.tools is None else options.tools, options.parallel_tools),
                 compaction=CompactionPolicy(options.summarize_at_tokens, model.context_window),
+                session=options.directory,
+                endpoint=base_url,
             )
             with one_error():
                 async with trio.open_nursery() as nursery:

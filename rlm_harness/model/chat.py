@@ -69,9 +69,11 @@ class ChatModel:
         key: Secret | None,
         policy: RetryPolicy,
         idle_timeout: float,
+        several_tools: bool,
     ) -> None:
         self._client = client
         self._idle_timeout = idle_timeout
+        self._several_tools = several_tools
         self._url = url
         self._name = name
         self._key = key
@@ -152,7 +154,7 @@ class ChatModel:
             "stream_options": {"include_usage": True},
         }
         if tools:  # endpoints refuse parallel_tool_calls without tools
-            request |= {"tools": list(tools), "parallel_tool_calls": False}
+            request |= {"tools": list(tools), "parallel_tool_calls": self._several_tools}
             if tool_choice != "auto":
                 request["tool_choice"] = tool_choice
         return request
@@ -299,16 +301,17 @@ async def open_chat_model(
     *,
     policy: RetryPolicy | None = None,
     idle_timeout: float = IDLE_TIMEOUT,
+    several_tools: bool = False,
 ) -> AsyncIterator[ChatModel]:
     """The model `name` of the endpoint `base_url`, for instance `http://127.0.0.1:8000/v1`.
 
     Raises UserError if `base_url` is no plain HTTP URL. `idle_timeout` in seconds without an event.
-    Cancellation: closes the connections.
+    `several_tools`: a reply may ask for several tool calls. Cancellation: closes the connections.
     """
     url = completions_url(base_url)
     timeout = httpx.Timeout(idle_timeout, connect=CONNECT_TIMEOUT)
     async with httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None)) as client:
-        yield ChatModel(client, url, name, key, policy or RetryPolicy(), idle_timeout)
+        yield ChatModel(client, url, name, key, policy or RetryPolicy(), idle_timeout, several_tools)
 
 
 def completions_url(base_url: str) -> str:

@@ -55,6 +55,13 @@ async def test_the_next_request_goes_over_the_same_connection(model_server, scri
     assert model_server.connections == 1
 
 
+async def test_several_calls_are_asked_for_only_where_they_may_come(model_server, script, events):
+    model_server.answers = [script.says("ok")]
+    async with open_chat_model("m", model_server.base_url, several_tools=True) as model:
+        await model.reply(QUESTION, TOOL_SCHEMAS, events.emit)
+    assert model_server.requests[0]["parallel_tool_calls"] is True
+
+
 async def test_the_request_asks_for_a_stream_with_usage_and_one_call_at_a_time(model_server, script, events):
     model_server.answers = [script.says("ok")]
     await ask(model_server, events, tools=TOOL_SCHEMAS)
