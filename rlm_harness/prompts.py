@@ -20,6 +20,12 @@ ONE_CALL = "Error: only one tool call per turn is allowed; none of these was run
 UNKNOWN_OUTCOME = """\
 [outcome unknown: the harness was killed while this call was under way. It may not have begun, or have done a part of \
 its work, or all of it; what still ran was stopped. Look before you do it again.]"""
+WORKSPACE_ADOPTED = """\
+The workspace was not touched by it: your kernel has its variables, and jobs and services run on. A cell that was \
+running has been interrupted."""
+WORKSPACE_NEW = """\
+The workspace had ended meanwhile, and was opened anew: files are as they were left; the variables of your kernel, \
+jobs and services are gone."""
 SUMMARIZE = """\
 Your context is nearly full. Write a summary now, from which you can go on with the task; it will take the place of \
 this conversation. Plain text, no tool call. Say: what was asked, in its own words where they matter; what is done, \
@@ -120,3 +126,13 @@ Go on from there. Files, jobs, services and the variables of your kernel are as 
 kept: in a cell, `h = await rlm.history()`, then `h.user_messages()` for what was asked, word for word, and \
 `h.windows[{window}].messages` for what you saw before this.{missing}"""
     return runtime_event("compaction", text)
+
+
+def resumed(seconds: float, lines: Sequence[str]) -> str:
+    """What an agent is told whose harness was killed, `seconds` after the last record; `lines` say what is known."""
+    known = "\n".join(lines)
+    return f"""\
+The harness had ended without warning, and goes on now with this conversation as it was recorded; the last record is \
+{seconds:.0f} s old.
+{known}
+What happened after the last record is not known. Look at the state of things before you go on."""

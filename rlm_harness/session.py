@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
-import msgspec
 import trio
 
 import rlm_wire
-from rlm_harness.agent import Agent
-from rlm_harness.compaction import CompactionPolicy
+from rlm_harness.agent import Agent, Outcome
 from rlm_harness.connection import connection_told
-from rlm_harness.decisions import ToolPolicy
 from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted
-from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
+from rlm_harness.ledger.history import History
+from rlm_harness.ledger.writer import Ledger, LedgerError
 from rlm_harness.model.interface import Model, ModelError
+from rlm_harness.opening import Task, open_session
 from rlm_harness.supervisor.calls import AgentCalls
-from rlm_harness.supervisor.policy import Policy
-from rlm_harness.supervisor.supervisor import open_supervisor
-from rlm_harness.workspace import Workspace, local_worker_url
+from rlm_harness.supervisor.restoring import notice, restore
+from rlm_harness.supervisor.supervisor import Supervisor, open_supervisor
+from rlm_harness.workspace import Workspace
 from rlm_wire.errors import SessionLost
 
 Result = TypeVar("Result")
@@ -45,18 +44,6 @@ _ADVICE = {
     "empty": "the model gave neither an answer nor a tool call, although it was reminded: try another model",
 }
 """What to do where the prompt came to an end, but not to an answer."""
-
-
-class Task(msgspec.Struct, frozen=True):
-    """What to do and where. `url` None: a worker of our own, in `cwd` or else in the current directory."""
-
-    text: str
-    url: str | None = None
-    cwd: str | None = None
-    env: Mapping[str, str] | None = None
-    policy: Policy = Policy()
-    tool_policy: ToolPolicy = ToolPolicy()
-    compaction: CompactionPolicy = CompactionPolicy()
 
 
 class Interrupts:
@@ -140,14 +127,11 @@ async def run_task(
     Raises UserError, WireError or OSError (from `emit`) if it could not begin or go on.
     Cancellation: ends everything at once; the ledger has what was recorded so far.
     """
-    url = task.url or local_worker_url()
-    cwd = task.cwd if task.url else str(Path.cwd() / (task.cwd or ""))
     started = trio.current_time()
     service = rlm_wire.Service()
     calls = AgentCalls(service)
-    connection = Workspace.connect(url, token, cwd, task.env, service=service)
-    async with connection as workspace, create_ledger() as ledger:
-        info = workspace.info
+    async with open_session(task, model.name, service, token) as opened:
+        workspace, ledger, info = opened.workspace, opened.ledger, opened.workspace.info
         await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
         await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
         with interrupts.connected(workspace.abandon):
@@ -162,28 +146,41 @@ async def run_task(
                 compaction=task.compaction,
             )
             async with connection_told(workspace.peer, emit), agents as (supervisor, agent):
-                stop, answer, message = await _prompt(agent, task.text, interrupts)
+                work = partial(_work, task.text, supervisor, agent, opened.history)
+                stop, answer, message = await _prompt(work, interrupts)
         notices, turns, usage = supervisor.notices, supervisor.budgets.turns, supervisor.usage
+        if isinstance(message, LedgerError):
+            message = f"{message}; rlm-harness resume {ledger.session} goes on with it when that is mended"
         try:
             done = {"turns": turns, "usage": usage}
             await ledger.write_meta(_meta(ledger, model, workspace, status=stop) | done)
         except LedgerError as error:
             notices.append(str(error))
     duration = trio.current_time() - started
-    ended = SessionEnded(stop, answer, turns, usage, duration, str(ledger.path), message, notices)
+    ended = SessionEnded(stop, answer, turns, usage, duration, str(ledger.path), str(message), notices)
     await emit(ended)
     return ended
 
 
-async def _prompt(agent: Agent, text: str, interrupts: Interrupts) -> tuple[str, str, str]:
+async def _work(text: str, supervisor: Supervisor, agent: Agent, history: History | None) -> Outcome:
+    """Have the root agent work on `text`, or (empty) on what was under way when `history` was broken off."""
+    if history is not None:
+        await restore(supervisor)
+        recovered = await agent.restore(history, await notice(supervisor, supervisor.tree.root, history))
+        if not text and recovered.prompt is not None:
+            return await agent.resume(recovered.prompt, history)
+    return await agent.prompt(text)
+
+
+async def _prompt(work: Callable[[], Awaitable[Outcome]], interrupts: Interrupts) -> tuple[str, str, str | LedgerError]:
     """How the prompt ended: stop, answer, and what went wrong."""
     with interrupts.turn():
         try:
-            outcome = await agent.prompt(text)
+            outcome = await work()
         except ModelError as error:
             return "refused" if error.refused else "error", "", str(error)
         except LedgerError as error:
-            return "error", "", str(error)
+            return "error", "", error
         except SessionLost as error:
             if interrupts.received is None:  # else it was we who gave the session up
                 return "error", "", str(error)

@@ -17,7 +17,8 @@ async def follow_workspace(supervisor: Supervisor) -> None:
     """Put what happens into the inboxes, until cancelled or the workspace is gone. Cancellation: harmless."""
     completions: dict[tuple[str, str], str] = {}  # which event tells of the end of which job of whom
     with suppress(SessionLost):
-        async with supervisor.workspace.events() as happenings:
+        adopted = supervisor.workspace.adopted
+        async with supervisor.workspace.events(adopted.last_event if adopted is not None else 0) as happenings:
             async for event in happenings:
                 if isinstance(event.content, events.EventsLost):
                     await _tell_loss(supervisor, event.content.count)

@@ -6,16 +6,20 @@ its parent cancels it or ends. All below it end with it, in the workspace too, b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 
-from rlm_harness.agent import Agent
+from rlm_harness.agent import Agent, Outcome
 from rlm_harness.events import AgentChanged, AgentSpawned
-from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
+from rlm_harness.ledger.history import History
+from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger, reopen_ledger
 from rlm_harness.model.interface import ModelError
 from rlm_harness.secrets import UserError
+from rlm_harness.supervisor.restoring import notice
 from rlm_harness.supervisor.tree import ROOT, Node
 from rlm_harness.workspace import AgentTools
 from rlm_wire.errors import CallError, SessionLost
@@ -24,6 +28,9 @@ from rlm_wire.methods.sessions import CloseAgent
 
 if TYPE_CHECKING:
     from rlm_harness.supervisor.supervisor import Supervisor
+
+Work: TypeAlias = Callable[[], Awaitable[Outcome]]
+"""A prompt to be worked on."""
 
 TELL_TIMEOUT: Final = 1.0
 """Seconds that an agent which has ended may take to tell so: a terminal may be stuck."""
@@ -57,10 +64,10 @@ async def _work(supervisor: Supervisor, node: Node) -> None:
     assert node.parent is not None
     tools: AgentTools | None = None
     try:
-        async with create_ledger(node.parent.directory, node.id) as ledger, supervisor.tools(node, ledger) as tools:
+        async with _ledger(node) as (ledger, history), supervisor.tools(node, ledger) as tools:
             agent = supervisor.agent(node, tools, ledger)
             try:
-                await _converse(supervisor, node, agent)
+                await _converse(supervisor, node, agent, await _first(supervisor, node, agent, history))
             finally:
                 node.open = False
                 supervisor.watches.close(node)
@@ -77,14 +84,37 @@ async def _work(supervisor: Supervisor, node: Node) -> None:
             supervisor.notices += tools.closed.notices
 
 
-async def _converse(supervisor: Supervisor, node: Node, agent: Agent) -> None:
-    """The task, and what comes later, until there is nothing more to do."""
-    text, event_ids = node.task, list[str]()
+@asynccontextmanager
+async def _ledger(node: Node) -> AsyncIterator[tuple[Ledger, History | None]]:
+    """The ledger of `node`, and what an earlier process of the harness has left in it, if there was one."""
+    assert node.parent is not None
+    if node.begun:
+        async with reopen_ledger(node.directory) as opened:
+            yield opened
+    else:
+        async with create_ledger(node.parent.directory, node.id) as ledger:
+            yield ledger, None
+
+
+async def _first(supervisor: Supervisor, node: Node, agent: Agent, history: History | None) -> Work | None:
+    """What there is to do first; None: nothing, until the parent has something to say."""
+    if history is not None:
+        recovered = await agent.restore(history, await notice(supervisor, node, history))
+        if recovered.prompt is not None:
+            return partial(agent.resume, recovered.prompt, history)
+        if node.answer is not None or node.stop is not None:
+            return None
+    return partial(agent.prompt, node.task)
+
+
+async def _converse(supervisor: Supervisor, node: Node, agent: Agent, work: Work | None) -> None:
+    """`work`, and what comes later, until there is nothing more to do."""
     while True:
-        await supervisor.places.take(node.id, node.depth)
-        await change(supervisor, node, "running")
-        outcome = await agent.prompt(text, event_ids=event_ids)
-        node.answer, node.stop = outcome.answer or node.answer, outcome.stop
+        if work is not None:
+            await supervisor.places.take(node.id, node.depth)
+            await change(supervisor, node, "running")
+            outcome = await work()
+            node.answer, node.stop, node.told = outcome.answer or node.answer, outcome.stop, None
         if supervisor.budgets.exhausted:
             await supervisor.mail.fail_instructions(node, "tree_budget_exhausted")
         if not node.instructions:
@@ -93,13 +123,14 @@ async def _converse(supervisor: Supervisor, node: Node, agent: Agent) -> None:
             await _rest(supervisor, node)
         told = node.instructions.take()
         text = "\n\n".join(instruction.text for instruction in told)
-        event_ids = [instruction.id for instruction in told]
+        work = partial(agent.prompt, text, event_ids=[instruction.id for instruction in told])
 
 
 async def _rest(supervisor: Supervisor, node: Node) -> None:
     """Be idle until the parent has something to say."""
     supervisor.places.give(node.id, node.depth)
-    await supervisor.mail.tell_outcome(node, "idle")
+    if node.told is None:
+        await supervisor.mail.tell_outcome(node, "idle")
     if not node.instructions:
         await change(supervisor, node, "idle")
     while not node.instructions:

@@ -104,11 +104,15 @@ class Supervisor:
             except OSError as error:
                 node.fail_to_start(f"cannot create {node.directory}: {error.strerror}")
                 raise CallError("internal", node.error or "") from error
-        self._nursery.start_soon(live, self, node)
+        self.start(node)
         await self._ledgers[parent.id].append(
             SubSpawn(child=node.id, child_dir=node.id, prompt=task, name=name, persistent=persistent)
         )
         return node
+
+    def start(self, node: Node) -> None:
+        """Let `node` live."""
+        self._nursery.start_soon(live, self, node)
 
     def _check_spawn(self, parent: Node, name: str | None, *, persistent: bool) -> None:
         if not parent.open:

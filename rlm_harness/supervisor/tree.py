@@ -49,6 +49,8 @@ class Node:
         self.task = task
         self.name: str | None = None
         self.persistent = False
+        self.begun = False
+        """It has a ledger of an earlier process of the harness, which it goes on with."""
         self.depth: int = parent.depth + 1 if parent is not None else 0
         self.children: dict[str, Node] = {}
         self.names: dict[str, Node] = {}
@@ -155,10 +157,9 @@ class Tree:
         """The agent of that id, also if it has ended."""
         return self._nodes.get(agent_id)
 
-    def add(self, parent: Node, task: str, name: str | None, *, persistent: bool) -> Node:
-        """A new child of `parent`, in status `starting`."""
-        agent_id = f"sub-{secrets.token_hex(4)}"
-        while agent_id in self._nodes:
+    def add(self, parent: Node, task: str, name: str | None, *, persistent: bool, agent_id: str | None = None) -> Node:
+        """A new child of `parent`, in status `starting`. `agent_id` None makes one up."""
+        while agent_id is None or agent_id in self._nodes:
             agent_id = f"sub-{secrets.token_hex(4)}"
         node = Node(agent_id, parent, task, parent.directory / agent_id, self.settled)
         node.name, node.persistent = name, persistent

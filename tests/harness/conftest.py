@@ -77,6 +77,8 @@ class ModelServer:
     def __init__(self, port: int) -> None:
         self.base_url = f"http://127.0.0.1:{port}/v1"
         self.answers: list[Answer] = []
+        self.by_task: dict[str, list[Answer]] = {}
+        """Answers for the conversations that begin with that task, instead of `answers`."""
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
@@ -87,6 +89,7 @@ class ModelServer:
         self.connections = 0
         self.listening = trio.CancelScope()
         """Cancelled: nobody answers here any more, and the connections end."""
+        self._asked = trio.Event()
         self.client_left = trio.Event()
         """Set when the client has closed a connection that was stalling."""
 
@@ -96,6 +99,11 @@ class ModelServer:
             with contextlib.suppress(trio.BrokenResourceError):
                 while await self._answer(stream):
                     pass
+
+    async def wait_asked(self, count: int) -> None:
+        """Wait until there were that many requests."""
+        while len(self.requests) < count:
+            await self._asked.wait()
 
     async def _answer(self, stream: trio.SocketStream) -> bool:
         """Serve one request; whether the connection can serve another."""
@@ -122,7 +130,10 @@ class ModelServer:
             await stream.send_all((self.models or Script.status(404)).data)
             return False
         self.requests.append(json.loads(body) if body else {})
-        answer = self.answers.pop(0) if self.answers else Script.status(400, {"error": {"message": "script is over"}})
+        self._asked.set()
+        self._asked = trio.Event()
+        answers = self.by_task.get(self.requests[-1]["messages"][1]["content"]) if self.by_task else self.answers
+        answer = answers.pop(0) if answers else Script.status(400, {"error": {"message": "script is over"}})
         await stream.send_all(answer.data)
         while answer.repeat:
             await stream.send_all(answer.repeat)
