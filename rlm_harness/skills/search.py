@@ -129,5 +129,5 @@ def _decode_untrusted(body: bytes) -> list[Found]:
 @asynccontextmanager
 async def open_serper(key: Secret, url: str = SERPER) -> AsyncIterator[Serper]:
     """A search provider. Leaving closes its connections."""
-    async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=TIMEOUT) as client:
         yield Serper(client, url, key)
