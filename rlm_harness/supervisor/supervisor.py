@@ -21,6 +21,7 @@ from rlm_harness.supervisor.budgets import Budgets
 from rlm_harness.supervisor.calls import AgentCalls
 from rlm_harness.supervisor.capacity import ModelSlots, Places
 from rlm_harness.supervisor.desk import Desk, SlottedModel
+from rlm_harness.supervisor.groups import one_of_a_kind
 from rlm_harness.supervisor.happenings import follow_workspace
 from rlm_harness.supervisor.lifecycle import end_all, live
 from rlm_harness.supervisor.mail import Mail
@@ -28,7 +29,6 @@ from rlm_harness.supervisor.policy import Policy
 from rlm_harness.supervisor.tree import ROOT, Node, Tree
 from rlm_harness.supervisor.watching import AgentWatches
 from rlm_harness.workspace import AgentTools, Workspace
-from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError
 from rlm_wire.methods.sessions import Quotas
 
@@ -159,7 +159,7 @@ async def open_supervisor(
     same `model`, tools and `emit`, whose events say which agent they come from. What `emit` raises ends everything.
     Leaving the block, or its cancellation, ends all agents, and waits until they have stopped in the workspace too.
     """
-    with one_error():
+    with one_of_a_kind():
         async with trio.open_nursery() as nursery:
             supervisor = Supervisor(
                 workspace,

@@ -13,7 +13,7 @@ import trio
 from harness.actors import Actors, Opened, cell, records, says, silent
 
 from rlm_harness.decisions import ToolPolicy
-from rlm_harness.events import Usage
+from rlm_harness.events import TurnStarted, Usage
 from rlm_harness.model.interface import ModelError, Reply, ToolCall
 from rlm_harness.workspace import local_worker_url
 from rlm_wire.errors import SessionLost
@@ -438,3 +438,20 @@ async def test_a_parent_reads_what_its_child_has_said_and_done(opened: Opened) -
     async with opened(model) as (_, agent):
         await agent.prompt("root")
     assert model.seen("root", 1) == "['system', 'user', 'assistant', 'tool', 'assistant']\n7 more\n"
+
+
+async def test_a_display_that_nobody_reads_any_more_ends_all_agents_with_one_error(opened: Opened, events: Any) -> None:
+    gone = False
+
+    async def emit(event: Any) -> None:
+        nonlocal gone
+        gone = gone or (isinstance(event, TurnStarted) and bool(event.agent))
+        if gone:
+            raise BrokenPipeError
+
+    model = Actors(root=[cell("rlm.agent.spawn('one go'); rlm.agent.spawn('two go').result()")])
+    events.emit = emit
+    with pytest.raises(BrokenPipeError):
+        async with opened(model) as (supervisor, agent):
+            await agent.prompt("root")
+    assert all(child.ended.is_set() for child in supervisor.tree.root.children.values())
