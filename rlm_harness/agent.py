@@ -224,7 +224,11 @@ class Agent:
         )
         await self._conversation.add(replied)
         self._supervision.replied(replied.id)
-        await self._emit(AssistantReplied(self._turns, reply.text, reply.finish_reason, reply.usage, duration))
+        await self._emit(
+            AssistantReplied(
+                self._turns, reply.text, reply.finish_reason, reply.usage, duration, request_id=reply.request_id
+            )
+        )
         return reply
 
     async def _carry_out(self, steps: Sequence[Run | Refuse]) -> None:

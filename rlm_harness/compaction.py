@@ -62,6 +62,7 @@ class _Summary(msgspec.Struct, frozen=True):
     covered: int
     attempts: int
     usage: Usage
+    request_id: str
 
 
 class WindowedModel:
@@ -166,7 +167,11 @@ class WindowedModel:
         message = prompts.summary_message(summary.text, window, len(uncovered))
         await self._conversation.compact(message, record, kept)
         self.state = WindowState(estimate=self.state.estimate.anew())
-        await self._emit(Compacted(window + 1, summary.text, summary.attempts, summary.usage, duration))
+        await self._emit(
+            Compacted(
+                window + 1, summary.text, summary.attempts, summary.usage, duration, request_id=summary.request_id
+            )
+        )
 
     async def _summarize(self, *, whole: bool) -> _Summary:
         """Ask for a summary: of all (if `whole`), and of less each time that turns out to be too much."""
@@ -189,7 +194,7 @@ class WindowedModel:
             if reply.finish_reason == "length":
                 del places[0]
             elif reply.text.strip() and not reply.tool_calls:
-                return _Summary(reply.text.strip(), places[0], attempt, used)
+                return _Summary(reply.text.strip(), places[0], attempt, used, reply.request_id)
         raise CompactionFailed
 
     async def _emit_retries(self, event: Event) -> None:

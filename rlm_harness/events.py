@@ -72,13 +72,14 @@ class Retrying(_Event, frozen=True):
 
 
 class AssistantReplied(_Event, frozen=True):
-    """The reply is complete and in the ledger."""
+    """The reply is complete and in the ledger. `request_id` is the call's name at the endpoint, if it had one."""
 
     turn: int
     content: str
     finish_reason: str
     usage: Usage
     duration: float
+    request_id: str = ""
 
 
 class ToolStarted(_Event, frozen=True):
@@ -135,6 +136,7 @@ class Compacted(_Event, frozen=True):
     attempts: int
     usage: Usage
     duration: float
+    request_id: str = ""
 
 
 class AgentSpawned(_Event, frozen=True):

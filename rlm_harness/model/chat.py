@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 
 import httpx
+import msgspec
 import trio
 
 from rlm_harness.events import Emit, Retrying, TextDelta
@@ -70,10 +72,14 @@ class ChatModel:
         policy: RetryPolicy,
         idle_timeout: float,
         several_tools: bool,
+        headers: Mapping[str, str],
+        request_header: str,
     ) -> None:
         self._client = client
         self._idle_timeout = idle_timeout
         self._several_tools = several_tools
+        self._headers = dict(headers)
+        self._request_header = request_header
         self._url = url
         self._name = name
         self._key = key
@@ -100,11 +106,13 @@ class ChatModel:
         Raises ModelError: the request was refused (key, model, URL), or every attempt failed; ContextOverflow.
         Cancellation: closes the connection of the request under way.
         """
-        request = self._request(messages, tools, tool_choice)
+        body = msgspec.json.encode(self._request(messages, tools, tool_choice))  # each attempt sends the same bytes
+        request_id = secrets.token_hex(16) if self._request_header else ""
         failures = 0
         while True:
             try:
-                return await self._attempt(request, emit)
+                reply = await self._attempt(body, request_id, emit)
+                return msgspec.structs.replace(reply, request_id=request_id)
             except _TryAgain as failure:
                 failures += 1
                 delay = self._policy.delay(failures, self._jitter.random(), failure.retry_after, met=self._met)
@@ -142,7 +150,8 @@ class ChatModel:
         return window_untrusted(body, self._name)
 
     def _authorization(self) -> dict[str, str]:
-        return {} if self._key is None else {"Authorization": f"Bearer {self._key.reveal()}"}
+        key = {} if self._key is None else {"Authorization": f"Bearer {self._key.reveal()}"}
+        return self._headers | key
 
     def _request(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], tool_choice: ToolChoice
@@ -159,10 +168,16 @@ class ChatModel:
                 request["tool_choice"] = tool_choice
         return request
 
-    async def _attempt(self, request: dict[str, Any], emit: Emit) -> Reply:
-        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"} | self._authorization()
+    async def _attempt(self, body: bytes, request_id: str, emit: Emit) -> Reply:
+        headers = self._authorization() | {
+            "Accept": "text/event-stream",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+        }
+        if request_id:
+            headers |= {self._request_header: request_id, "Idempotency-Key": request_id}
         try:
-            async with self._client.stream("POST", self._url, json=request, headers=headers) as response:
+            async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
                 self._met = True
                 if response.status_code != httpx.codes.OK:
                     await self._refuse(response)
@@ -302,16 +317,21 @@ async def open_chat_model(
     policy: RetryPolicy | None = None,
     idle_timeout: float = IDLE_TIMEOUT,
     several_tools: bool = False,
+    headers: Mapping[str, str] | None = None,
+    request_header: str = "",
 ) -> AsyncIterator[ChatModel]:
     """The model `name` of the endpoint `base_url`, for instance `http://127.0.0.1:8000/v1`.
 
     Raises UserError if `base_url` is no plain HTTP URL. `idle_timeout` in seconds without an event.
-    `several_tools`: a reply may ask for several tool calls. Cancellation: closes the connections.
+    `several_tools`: a reply may ask for several tool calls. `headers` go with every request. With a `request_header`
+    each call gets an id, which all its attempts carry in that header, and as Idempotency-Key.
+    Cancellation: closes the connections.
     """
     url = completions_url(base_url)
     timeout = httpx.Timeout(idle_timeout, connect=CONNECT_TIMEOUT)
     async with httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None)) as client:
-        yield ChatModel(client, url, name, key, policy or RetryPolicy(), idle_timeout, several_tools)
+        policy = policy or RetryPolicy()
+        yield ChatModel(client, url, name, key, policy, idle_timeout, several_tools, headers or {}, request_header)
 
 
 def completions_url(base_url: str) -> str:

@@ -29,12 +29,16 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One complete reply. `finish_reason` is the endpoint's: `stop`, `tool_calls`, `length`, ..."""
+    """One complete reply. `finish_reason` is the endpoint's: `stop`, `tool_calls`, `length`, ...
+
+    `request_id` is what the call was called at the endpoint, "" if it was given no name.
+    """
 
     text: str
     tool_calls: list[ToolCall] = []
     finish_reason: str = "stop"
     usage: Usage = Usage()
+    request_id: str = ""
 
     @property
     def message(self) -> Message:

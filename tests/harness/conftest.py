@@ -80,6 +80,7 @@ class ModelServer:
         self.by_task: dict[str, list[Answer]] = {}
         """Answers for the conversations that begin with that task, instead of `answers`."""
         self.requests: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.models: Answer | None = None
@@ -129,6 +130,7 @@ class ModelServer:
         if method == b"GET":
             await stream.send_all((self.models or Script.status(404)).data)
             return False
+        self.bodies.append(body)
         self.requests.append(json.loads(body) if body else {})
         self._asked.set()
         self._asked = trio.Event()

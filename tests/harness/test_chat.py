@@ -87,6 +87,19 @@ async def test_what_may_pass_is_tried_again(model_server, script, events, code):
     assert [(e.reason, e.attempt) for e in events.of(Retrying)] == [(f"HTTP {code}: busy", 2)]
 
 
+async def test_each_call_has_a_name_which_all_its_attempts_carry_with_the_same_bytes(model_server, script, events):
+    model_server.answers = [script.status(503), script.says("one"), script.says("two")]
+    options = {"policy": QUICK, "headers": {"X-Team": "blue"}, "request_header": "X-Request-Name"}
+    async with open_chat_model("m", model_server.base_url, **options) as model:
+        replies = [await model.reply(QUESTION, [], events.emit) for _ in range(2)]
+    sent = [(headers["x-request-name"], headers["idempotency-key"]) for headers in model_server.headers]
+    first, second = (reply.request_id for reply in replies)
+    assert sent == [(first, first), (first, first), (second, second)]
+    assert first != second
+    assert model_server.bodies[0] == model_server.bodies[1]
+    assert all(headers["x-team"] == "blue" for headers in model_server.headers)
+
+
 @pytest.mark.parametrize("form", ["seconds", "date"])
 async def test_retry_after_is_waited_for(model_server, script, events, form):
     wait = "37" if form == "seconds" else email.utils.formatdate(time.time() + 38, usegmt=True)
