@@ -82,7 +82,7 @@ def _name(agent: AgentRecord) -> str:
 
 def _records(agent: AgentRecord, *, full: bool) -> Iterator[str]:
     if agent.history is None:
-        yield f"! {printable(agent.problem)}\n"
+        yield f"! {printable(agent.problem)}\n" if agent.problem else "(it has not begun)\n"
         return
     start = agent.times[0]
     for event in agent.history.events:

@@ -40,9 +40,10 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class AgentRecord(msgspec.Struct, frozen=True):
-    """One agent of a session. `problem` says why its `history` is not there. Sizes are in bytes, times in seconds.
+    """One agent of a session. Sizes are in bytes, times in seconds.
 
-    `status` is how its last prompt ended, `running`, or `interrupted`: its harness ended without an end of the prompt.
+    `problem` says why its `history` is not there; without one it has not begun. `status` is how its last prompt ended,
+    `running`, `not begun`, or `interrupted`: its harness ended without an end of the prompt.
     """
 
     id: str
@@ -147,6 +148,8 @@ def load_agents(directory: Path, depth: int = 0) -> AgentRecord:
     meta, history, problem = _read_meta(directory), None, ""
     try:
         history = read_history(directory)
+    except FileNotFoundError:
+        pass
     except OSError as error:
         problem = f"cannot read {directory / LEDGER}: {error.strerror}"
     except LedgerDamaged as error:
@@ -221,7 +224,9 @@ def _may_run(directory: Path) -> bool:
 def _status(meta: Meta, history: History | None) -> str:
     if meta.status not in ("", "running"):
         return meta.status
-    for record in reversed(history.events if history is not None else []):
+    if history is None:
+        return "not begun"
+    for record in reversed(history.events):
         match record["type"]:
             case "done":
                 return str(record.get("stop"))

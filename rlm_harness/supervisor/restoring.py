@@ -103,9 +103,9 @@ def _put_back(supervisor: Supervisor, node: Node, past: _Past) -> None:
         child.created_at = spawn.get("timestamp", child.created_at)
         supervisor.budgets.subagents += 1
         theirs = past.children.get(child.id)
+        _settle(node, child, theirs)
         if theirs is not None:
             _put_back(supervisor, child, theirs)
-        _settle(node, child, theirs)
 
 
 def _settle(parent: Node, child: Node, past: _Past | None) -> None:

@@ -147,6 +147,16 @@ async def test_a_session_is_shown_with_its_tree_and_what_each_agent_did(tmp_path
     assert "assistant (turn 1, 0.50 s, 10 + 2 tokens)\n  Seen." in agents[1]
 
 
+async def test_an_agent_that_has_not_begun_is_no_problem(tmp_path):
+    async with session(tmp_path, user("go"), name="aa", status="answered") as root:
+        (root.directory / "sub-00000001").mkdir()
+    assert "└─ sub-00000001: not begun · 0 turns" in shown(root.directory)
+    assert "(it has not begun)" in shown(root.directory)
+    assert list_sessions(tmp_path)[0].status == "answered"
+    ((_, child),) = [load_agents(root.directory).descendants()]
+    assert child.problem == ""
+
+
 async def test_long_texts_are_shortened_unless_all_is_asked_for(tmp_path):
     lines = "\n".join(f"line {number}" for number in range(100))
     async with session(tmp_path, user(lines), result("x" * 100_000)) as ledger:
