@@ -37,12 +37,16 @@ WAIT_TIMED_OUT = "No events came within the time."
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """What the system prompt says of the workspace. `agents`: cells may start agents."""
+    """What the system prompt says of the workspace.
+
+    `agents`: cells may start agents; `parent`: this agent was started by another.
+    """
 
     cwd: str
     platform: str
     python: str
     agents: bool = False
+    parent: bool = False
 
 
 def system_prompt(surroundings: Surroundings, tools: Sequence[str], *, several: bool) -> str:
@@ -73,6 +77,10 @@ def system_prompt(surroundings: Surroundings, tools: Sequence[str], *, several: 
             " nothing but its task; `agent.result()` waits for its answer, and several work side by side:"
             " `for result in rlm.agent.collect(agents)`."
         )
+    if surroundings.parent:
+        lines.append("* Another agent has given you this task, and gets your last reply.")
+        if "ipython" in has:
+            lines[-1] += " What it should know before: `rlm.agent.send_to_parent(text)`."
     if "wait" in has:
         lines.append("* `wait` is for when all that is left to do is to hear from agents, jobs or watches.")
     lines.append(

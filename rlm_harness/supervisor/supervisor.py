@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context
 from functools import partial
 
 import msgspec
@@ -87,7 +88,7 @@ class Supervisor:
             tools,
             ledger,
             self._emit_as(node),
-            surroundings=Surroundings(info.cwd, info.platform, info.python, may_spawn),
+            surroundings=Surroundings(info.cwd, info.platform, info.python, may_spawn, node.parent is not None),
             compaction=self._compaction,
             tool_policy=policy,
             supervision=Desk(node, self.budgets, self.mail, has_inbox=has_cells),
@@ -111,8 +112,8 @@ class Supervisor:
         return node
 
     def start(self, node: Node) -> None:
-        """Let `node` live."""
-        self._nursery.start_soon(live, self, node)
+        """Let `node` live; not in the scope of the cell that has asked for it, which ends before."""
+        Context().run(self._nursery.start_soon, live, self, node)
 
     def _check_spawn(self, parent: Node, name: str | None, *, persistent: bool) -> None:
         if not parent.open:

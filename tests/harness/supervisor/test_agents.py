@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ import pytest
 import trio
 from harness.actors import Actors, Opened, cell, records, says, silent
 
+import rlm_wire
 from rlm_harness.decisions import ToolPolicy
 from rlm_harness.events import TurnStarted, Usage
 from rlm_harness.model.interface import ModelError, Reply, ToolCall
-from rlm_harness.workspace import local_worker_url
-from rlm_wire.errors import SessionLost
+from rlm_harness.workspace import Workspace, local_worker_url
+from rlm_wire.errors import CallError, SessionLost
 
 
 async def test_a_cell_starts_two_children_and_gets_their_answers(opened: Opened) -> None:
@@ -455,3 +458,50 @@ async def test_a_display_that_nobody_reads_any_more_ends_all_agents_with_one_err
         async with opened(model) as (supervisor, agent):
             await agent.prompt("root")
     assert all(child.ended.is_set() for child in supervisor.tree.root.children.values())
+
+
+async def test_a_child_does_not_belong_to_the_cell_that_has_started_it(opened: Opened) -> None:
+    scopes = []
+
+    async def look(_: Any) -> Reply:
+        scopes.append(rlm_wire.current_scope.get())
+        return says("child")
+
+    model = Actors(root=[cell("rlm.agent.spawn('child go').result().answer"), says("root")], child=[look])
+    async with opened(model) as (_, agent):
+        await agent.prompt("root")
+    assert scopes == [None]
+    assert "send_to_parent" in str(model.shown["child"][0][0])
+    assert "send_to_parent" not in str(model.shown["root"][0][0])
+
+
+async def test_what_could_not_be_cleaned_up_hides_no_answer_and_is_tried_again(opened: Opened) -> None:
+    model = Actors(
+        root=[
+            cell("child = rlm.agent.spawn('child go')\nprint(child.result().answer, '|', child.info().cleanup_error)"),
+            cell("print(child.cancel().cleanup_error, child.info().status)"),
+            says("root"),
+        ],
+        child=[says("seven")],
+    )
+    async with opened(model) as (supervisor, agent):
+        supervisor.workspace = StubbornWorkspace(supervisor.workspace)
+        await agent.prompt("root")
+    assert model.seen("root", 1) == "seven | unavailable: the reaper does not answer\n"
+    assert model.seen("root", 2) == "None completed\n"
+
+
+class StubbornWorkspace:
+    """A workspace whose agents end, and then say that they have not."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._workspace, name)
+
+    @asynccontextmanager
+    async def agent(self, name: str, **more: Any) -> AsyncIterator[Any]:
+        async with self._workspace.agent(name, **more) as tools:
+            yield tools
+        raise CallError("unavailable", "the reaper does not answer")
