@@ -228,3 +228,44 @@ async def test_a_session_that_runs_is_not_resumed_by_a_second_harness(runs, mode
         assert "is in use by another process" in done.stderr.decode()
 
     await runs.kill_when(*runs.run(), seen="turn_started", before=resume)
+
+
+FULL = """
+import os, resource, sys
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+os.execv(sys.executable, [sys.executable, "-m", "rlm_harness", *sys.argv[2:]])
+"""
+"""Runs `rlm-harness` with room for that many bytes in each file, which it meets as it would a full disk."""
+
+
+async def test_a_full_disk_ends_the_session_in_words_and_it_goes_on_when_there_is_room(runs, model_server, script):
+    model_server.answers = [
+        script.calls("bash", {"command": "echo small"}),
+        script.calls("bash", {"command": "head -c 100000 /dev/zero | tr '\\0' x"}),
+    ]
+    place = str(runs.command.place / "project")
+    done = await trio.run_process(
+        [sys.executable, "-c", FULL, "50000", *runs.run("--cwd", place)],
+        env=runs.command.environment(),
+        check=False,
+        capture_stdout=True,
+        capture_stderr=True,
+    )
+    said = done.stderr.decode()
+    assert done.returncode == 1, said
+    assert f"cannot write {runs.directory}/messages.jsonl: File too large; the session ends here" in said
+    assert f"rlm-harness resume {runs.directory.name} goes on with it when that is mended" in said
+    assert len(said.splitlines()) == 1
+    before = read_history(runs.directory)
+    assert [event["tool"] for event in before.of("tool_result")] == ["bash"]
+    assert before.torn
+    model_server.answers = [script.says("There is room.")]
+    done = await runs.resume()
+    assert done.returncode == 0, done.stderr
+    shown = model_server.requests[2]["messages"]
+    assert shown[3]["content"] == "small\n"
+    assert shown[5]["content"].startswith("[outcome unknown")
+    after = read_history(runs.directory)
+    assert after.events[: len(before.events)] == before.events
+    assert after.of("resumed")[0]["torn"] == before.torn
