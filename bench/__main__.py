@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from bench.lab import open_lab
-from bench.measures import bulk, calls, cancel, imports, turns, worker
+from bench.measures import agents, bulk, calls, cancel, imports, turns, worker
 from bench.report import Row, table, write_results
 
 GROUPS = {
@@ -15,6 +15,7 @@ GROUPS = {
     "cancel": cancel.measure,
     "imports": imports.measure,
     "worker": worker.measure,
+    "agents": agents.measure,
     "turns": turns.measure,
 }
 
