@@ -258,7 +258,7 @@ class Agent:
         if isinstance(arguments, Wait):
             rendered = await self._wait(arguments.timeout)
         else:
-            rendered = await run_tool(self._tools, arguments, show)
+            rendered = await run_tool(self._tools, arguments, show, self._tool_policy.timeout)
         await self._conclude(call, rendered, duration=trio.current_time() - started)
         return rendered.recovery
 
@@ -275,7 +275,7 @@ class Agent:
         """
         message: Message = {"role": "tool", "tool_call_id": call.id, "content": rendered.output.text}
         whole = records.ToolResult(turn=self._turns, tool=call.name, duration=round(duration, 6), message=message)
-        if shorten(rendered.output) is None:
+        if shorten(rendered.output, self._tool_policy.max_result) is None:
             await self._conversation.add(whole)
         else:
             message = await self._show(message, await self._conversation.add_aside(whole), rendered.output)
@@ -290,7 +290,7 @@ class Agent:
 
     async def _show(self, whole: Message, source: int, output: Output | None = None) -> Message:
         """Show the model the result that stands at `source`, shortened."""
-        shortened = shorten(output or as_output(whole["content"]))
+        shortened = shorten(output or as_output(whole["content"]), self._tool_policy.max_result)
         message = whole | {"content": whole["content"] if shortened is None else shortened}
         await self._conversation.add(records.ContextMessage(message=message, source_message_index=source))
         return message

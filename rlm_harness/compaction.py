@@ -39,11 +39,14 @@ class CompactionFailed(Exception):
 class CompactionPolicy(msgspec.Struct, frozen=True):
     """When to make room: at `summarize_at` tokens, or (None) when the model's window, which `window` tells, fills up.
 
-    Without either, or if the window is unknown, only when the endpoint refuses or a reply is cut off.
+    Without either, or if the window is unknown, only when the endpoint refuses or a reply is cut off. At most `most`
+    times (None: as often as need be), with up to `attempts` tries for each summary.
     """
 
     summarize_at: int | None = None
     window: Callable[[], Awaitable[int | None]] | None = None
+    most: int | None = None
+    attempts: int = MAX_ATTEMPTS
 
 
 class WindowState(msgspec.Struct, frozen=True):
@@ -87,20 +90,26 @@ class WindowedModel:
         self._emit = emit
         self._spend = spend
         self._policy = policy
+        self._compactions = 0
+
+    @property
+    def _may_compact(self) -> bool:
+        """There is a turn to leave out, and the policy allows it."""
+        return bool(self.state.turns) and (self._policy.most is None or self._compactions < self._policy.most)
 
     async def reply(self, turn: int) -> Reply:
         """The model's answer to the conversation, which may be another one then. `turn` is for the records.
 
         Raises ModelError, LedgerError, CompactionFailed. Cancellation: ends the request.
         """
-        if self.state.turns and await self._is_due():
+        if self._may_compact and await self._is_due():
             await self._compact("threshold", turn)
         while True:
             started = trio.current_time()
             try:
                 reply = await self._model.reply(self._conversation.messages, self._tools, self._emit)
             except ContextOverflow:
-                if not self.state.turns:
+                if not self._may_compact:
                     raise
                 await self._compact("overflow", turn)
                 continue
@@ -128,7 +137,7 @@ class WindowedModel:
         return threshold is not None and self.state.estimate.of(self._tools_size + self._conversation.size) >= threshold
 
     async def _is_cut_by_window(self, reply: Reply) -> bool:
-        if reply.finish_reason != "length" or not self.state.turns:
+        if reply.finish_reason != "length" or not self._may_compact:
             return False
         window, tokens = await self._window(), reply.usage.prompt_tokens + reply.usage.completion_tokens
         return window is None or not tokens or tokens >= NEARLY * window
@@ -139,10 +148,11 @@ class WindowedModel:
     def _take_note(self, reply: Reply) -> None:
         asked = self._tools_size + self._conversation.size
         estimate = self.state.estimate.calibrated(asked, message_size(reply.message), reply.usage)
-        fits = (*self.state.fits, len(self._conversation.messages))[-MAX_ATTEMPTS:]
+        fits = (*self.state.fits, len(self._conversation.messages))[-self._policy.attempts :]
         self.state = WindowState(self.state.turns + 1, estimate, fits)
 
     async def _compact(self, reason: Reason, turn: int) -> None:
+        self._compactions += 1
         await self._emit(Compacting(reason))
         started = trio.current_time()
         summary = await self._summarize(whole=reason != "overflow")
@@ -180,7 +190,7 @@ class WindowedModel:
         if whole:
             places.insert(0, len(messages))
         used = Usage()
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        for attempt in range(1, self._policy.attempts + 1):
             if not places:
                 break
             asked: list[Message] = [*messages[: places[0]], {"role": "user", "content": prompts.SUMMARIZE}]

@@ -10,7 +10,8 @@ import msgspec
 
 from rlm_harness import prompts
 from rlm_harness.model.interface import Reply, ToolCall
-from rlm_harness.tools import TOOLS, ArgumentError, Arguments, parse_arguments
+from rlm_harness.rendering import MAX_RESULT
+from rlm_harness.tools import EXEC_TIMEOUT, TOOLS, ArgumentError, Arguments, parse_arguments
 
 MAX_EMPTY_NUDGES = 2
 """Per prompt: a model that stays silent after two reminders has nothing to say."""
@@ -71,10 +72,16 @@ Step: TypeAlias = Finish | Nudge | Refuse | Run | RunInOrder
 
 
 class ToolPolicy(msgspec.Struct, frozen=True):
-    """Which tools there are, and whether a reply may ask for `several` calls, which are run in order."""
+    """Which tools there are, and whether a reply may ask for `several` calls, which are run in order.
+
+    `timeout` is the seconds a command or cell gets, unless the model asks for another time; `max_result` the bytes of a
+    result that the model sees whole.
+    """
 
     tools: Sequence[str] = TOOLS
     several: bool = False
+    timeout: int = EXEC_TIMEOUT
+    max_result: int = MAX_RESULT
 
 
 ONE_OF_ALL: Final = ToolPolicy()

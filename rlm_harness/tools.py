@@ -165,21 +165,25 @@ def parsed_or_error(call: ToolCall, tools: Sequence[str] = TOOLS) -> dict[str, A
         return {"name": call.name, "error": str(error)}
 
 
-async def run_tool(tools: AgentTools, arguments: Ipython | Bash | Edit | Fetch, on_output: OnOutput) -> Rendered:
+async def run_tool(
+    tools: AgentTools, arguments: Ipython | Bash | Edit | Fetch, on_output: OnOutput, timeout: int = EXEC_TIMEOUT
+) -> Rendered:
     """Do what the model asked and render what came of it. Raises SessionLost if the worker is gone.
+
+    `timeout` is the seconds that a command or cell gets, unless the model asks for another time.
 
     Cancellation: a command or cell is stopped and its partial result *returned*, so that it can be recorded; the
     cancellation goes on at the caller's next checkpoint. An edit or fetch is stopped without a result.
     """
     try:
         match arguments:
-            case Ipython(code, timeout):
-                seconds = _cell_timeout(timeout)
+            case Ipython(code, asked):
+                seconds = _cell_timeout(asked, timeout)
                 async with tools.open_ipython(code, timeout=seconds) as cell:
                     return render_cell(await _settled(cell, on_output), seconds)
             case Bash(command):
-                async with tools.open_bash(command, timeout=EXEC_TIMEOUT) as running:
-                    return render_bash(await _settled(running, on_output), EXEC_TIMEOUT)
+                async with tools.open_bash(command, timeout=timeout) as running:
+                    return render_bash(await _settled(running, on_output), timeout)
             case Edit(path, old_str, new_str):
                 return render_edit(await tools.edit(path, old_str, new_str))
             case Fetch(url, max_chars):
@@ -188,11 +192,11 @@ async def run_tool(tools: AgentTools, arguments: Ipython | Bash | Edit | Fetch, 
         return render_failure(error)
 
 
-def _cell_timeout(asked: Any) -> int:
+def _cell_timeout(asked: Any, default: int) -> int:
     """Models write all sorts of things here; what is no positive integer means the default."""
     if isinstance(asked, bool) or not isinstance(asked, int) or asked <= 0:
-        return EXEC_TIMEOUT
-    return min(asked, MAX_EXEC_TIMEOUT)
+        return default
+    return min(asked, max(default, MAX_EXEC_TIMEOUT))
 
 
 async def _settled(call: rlm_wire.Call[Result, OutputChunk, Never], on_output: OnOutput) -> Result:

@@ -30,6 +30,11 @@ class Budgets:
     def tokens_used_up(self) -> bool:
         return self._policy.max_tokens is not None and self.tokens >= self._policy.max_tokens
 
+    def used_up_by(self, usage: Usage) -> bool:
+        """Whether an agent with this `usage` has generated as many tokens as one may."""
+        most = self._policy.max_agent_tokens
+        return most is not None and usage.completion_tokens >= most
+
     @property
     def subagents_left(self) -> bool:
         return self._policy.max_subagents is None or self.subagents < self._policy.max_subagents

@@ -36,6 +36,8 @@ class Desk:
 
     @property
     def exhausted(self) -> str | None:
+        if self._budgets.used_up_by(self._node.usage):
+            return "token_budget"
         return self._budgets.exhausted
 
     def turn_begins(self) -> None:

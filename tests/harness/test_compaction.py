@@ -240,6 +240,27 @@ async def test_a_conversation_that_cannot_be_shortened_is_the_users_to_shorten(l
     assert events.of(Compacting) == []
 
 
+async def test_how_often_room_is_made_can_be_said(ledger, events):
+    loop = Loop(SmallModel(1000, [call()] * 9), ledger, events, CompactionPolicy(summarize_at=1, most=1))
+    await loop.begin()
+    for _ in range(4):
+        await loop.step(10)
+    assert len(read(ledger, records.Compaction)) == 1
+    await loop.step(5000)
+    with pytest.raises(ContextOverflow):
+        await loop.step(10)
+
+
+async def test_how_often_a_summary_is_tried_can_be_said(ledger, events):
+    model = SmallModel(1000, [call()] * 2, [Reply("")] * 9)
+    loop = Loop(model, ledger, events, CompactionPolicy(summarize_at=1, attempts=2))
+    await loop.begin()
+    await loop.step(10)
+    with pytest.raises(CompactionFailed):
+        await loop.step(10)
+    assert len(model.asked_for_summaries) == 2
+
+
 async def test_a_reply_cut_off_by_the_window_is_put_aside_and_asked_for_again(ledger, events):
     model = SmallModel(40_000, [call(), Reply("long " * 40_000), Reply("short")])
     loop = Loop(model, ledger, events, CompactionPolicy(window=window_of(TOOLS + 40_000)))

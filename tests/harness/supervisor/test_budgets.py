@@ -31,6 +31,12 @@ def test_a_budget_is_exhausted_when_it_is_reached(turns, usage, exhausted):
     assert budgets.exhausted == exhausted
 
 
+def test_what_one_agent_may_generate_is_counted_for_each():
+    budgets = Budgets(Policy(max_agent_tokens=10))
+    assert [budgets.used_up_by(Usage(10**6, tokens)) for tokens in (9, 10)] == [False, True]
+    assert not Budgets(Policy()).used_up_by(Usage(0, 10**9))
+
+
 def test_agents_are_counted_when_they_are_started():
     budgets = Budgets(Policy(max_subagents=1))
     assert budgets.subagents_left
