@@ -21,7 +21,7 @@ from rlm_harness.events import AssistantReplied, Emit, Nudged, ToolFinished, Too
 from rlm_harness.ledger import records
 from rlm_harness.ledger.history import History
 from rlm_harness.ledger.writer import Ledger
-from rlm_harness.model.interface import Message, Model, Reply, ToolCall
+from rlm_harness.model.interface import Content, Message, Model, Reply, ToolCall
 from rlm_harness.recovery import OpenPrompt, Recovered, recover
 from rlm_harness.rendering import Rendered, as_output, render_error, shorten
 from rlm_harness.supervision import BudgetExhausted, Supervision, Unsupervised
@@ -92,7 +92,7 @@ class Agent:
         self._prompt_usage += usage
         self._supervision.spent(usage)
 
-    async def prompt(self, task: str, *, event_ids: Sequence[str] = ()) -> Outcome:
+    async def prompt(self, task: Content, *, event_ids: Sequence[str] = ()) -> Outcome:
         """Work on `task` until the model answers or `max_turns` model calls were made for it.
 
         `event_ids` are those of the parent's messages that `task` consists of, if any.

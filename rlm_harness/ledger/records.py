@@ -42,7 +42,7 @@ class User(_Record):
 
 
 class ParentMessage(_Record):
-    """Messages of the parent's, wrapped; `event_ids` are theirs."""
+    """Messages of the parent's, wrapped, or what the human says meanwhile, unwrapped; `event_ids` are theirs."""
 
     message: Message
     provenance: dict[str, Any]

@@ -12,6 +12,9 @@ from rlm_harness.events import Emit, Usage
 Message: TypeAlias = dict[str, Any]
 """One chat message in the shape of the chat-completions API: `role`, `content`, and what the role adds to them."""
 
+Content: TypeAlias = str | list[dict[str, Any]]
+"""What a message says: text, or the API's parts, of type `text` or `image_url`."""
+
 ToolSchema: TypeAlias = dict[str, Any]
 """One entry of the API's `tools`."""
 

@@ -13,6 +13,7 @@ from rlm_harness.ledger.records import MessageRecord, ParentMessage, SupervisorN
 from rlm_harness.model.interface import Message, Model, Reply, ToolChoice, ToolSchema
 from rlm_harness.supervision import BudgetExhausted
 from rlm_harness.supervisor.instructions import Instruction
+from rlm_harness.supervisor.mail import HUMAN
 from rlm_harness.supervisor.tree import Node
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ class Desk:
         event_ids = [event_id for ids in heard for event_id in ids]
         if event_ids:
             await self._mail.delivered(self._node, event_ids)
+        for event_id in event_ids:
+            if (awaited := self._node.awaited.pop(event_id, None)) is not None:
+                awaited.set()
 
     def rolled_back(self) -> None:
         self._node.inbox.forget_announcement()
@@ -89,7 +93,10 @@ class Desk:
         return ready
 
     def _parent_message(self, instruction: Instruction) -> ParentMessage:
-        assert self._node.parent is not None
+        if self._node.parent is None:  # what a human says is not wrapped
+            message: Message = {"role": "user", "content": instruction.text}
+            provenance = {"from": HUMAN, "kind": instruction.kind}
+            return ParentMessage(message=message, provenance=provenance, event_ids=[instruction.id])
         sender = self._node.parent.id
         return ParentMessage(
             message=prompts.agent_input(instruction.text, sender=sender, kind=instruction.kind),

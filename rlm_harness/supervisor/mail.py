@@ -16,6 +16,9 @@ from rlm_wire.errors import CallError
 from rlm_wire.methods.agents import MESSAGE_LIMIT, AgentStatus
 from rlm_wire.methods.inbox import InboxEvent
 
+HUMAN: Final = "human"
+"""Who tells the root agent something while it is at work."""
+
 SHOWN_ANSWER: Final = 4096
 """Bytes of an answer's end in the event that tells of it; the whole is the agent's result."""
 
@@ -69,16 +72,16 @@ class Mail:
             await self.journal(node).append({"type": "read", "event_id": event_id})
         return event
 
-    async def instruct(self, node: Node, kind: Kind, text: str) -> str:
-        """Queue a message of the parent's for `node`; its id. CallError if it is too long, or the queue is full.
+    async def instruct(self, node: Node, kind: Kind, text: str, *, message_id: str | None = None) -> str:
+        """Queue a message of the parent's for `node`, or of the human's for the root agent; its id, made up if None.
 
         An idle agent is at work again with that, also for those who ask before it has begun.
+        Raises CallError if it is too long, or the queue is full.
         """
-        assert node.parent is not None
         check_message(text)
         if node.instructions.full:
             raise CallError("resource_exhausted", "instruction queue limit reached", retryable=True)
-        instruction = Instruction(secrets.token_hex(8), kind, text, time.time())
+        instruction = Instruction(message_id or secrets.token_hex(8), kind, text, time.time())
         node.instructions.add(instruction)
         if node.status == "idle":
             node.change("running")
@@ -87,10 +90,10 @@ class Mail:
             {
                 "type": kind,
                 "id": instruction.id,
-                "sender_id": node.parent.id,
+                "sender_id": node.parent.id if node.parent is not None else HUMAN,
                 "created_at": instruction.created_at,
                 "text": text,
-                "source_request_id": node.parent.request_id,
+                "source_request_id": node.parent.request_id if node.parent is not None else None,
             }
         )
         return instruction.id

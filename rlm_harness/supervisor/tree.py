@@ -61,6 +61,8 @@ class Node:
         self.status: AgentStatus = "starting"
         self.open = True
         """It takes messages and starts children."""
+        self.awaited: dict[str, trio.Event] = {}
+        """Messages for it, by id, of which somebody waits to know that they stand in its conversation."""
         self.news = Signal()
         """Something in its inbox or among its instructions, or another status."""
         self.progress = Signal()
