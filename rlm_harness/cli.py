@@ -17,8 +17,11 @@ from rlm_harness.commands.output import complain
 from rlm_wire import __version__
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from rlm_harness.display import JsonDisplay, TerminalDisplay
     from rlm_harness.secrets import Secret
+    from rlm_harness.skills.table import SkillTable
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
@@ -102,9 +105,10 @@ def _parser() -> argparse.ArgumentParser:
     resume.add_argument("task", nargs="?", default="", metavar="TASK", help="what the model is to do next")
     resume.add_argument("--model", metavar="NAME", help="another model than before")
     for command in (run, resume):
-        _add_limits(_add_places(command))
+        _add_skills(_add_limits(_add_places(command)))
     # A session is gone on with within the limits that it was begun with.
     run.set_defaults(run=_run, directory=None, max_tokens=MAX_TOKENS, max_depth=MAX_DEPTH, parallel_tools=False)
+    run.set_defaults(allow_git=True)
     resume.set_defaults(run=_resume, cwd=None)
     demo = commands.add_parser(
         "demo",
@@ -129,7 +133,29 @@ def _add_places(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return command
 
 
-def _add_limits(command: argparse.ArgumentParser) -> None:
+def _add_skills(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--skills",
+        metavar="NAMES",
+        type=lambda text: [name for name in text.split(",") if name],
+        help="which functions cells have, of bash, edit, fetch, search; all if not given, search if there is a key",
+    )
+    command.add_argument(
+        "--search-key-file", metavar="PATH", help="a file with the key for serper.dev, instead of SERPER_API_KEY"
+    )
+    command.add_argument(
+        "--mcp", metavar="PATH", help='MCP servers whose tools cells have as functions: {"mcpServers": {...}}'
+    )
+    command.add_argument(
+        "--no-git",
+        dest="allow_git",
+        action="store_false",
+        default=None,
+        help="refuse git commands that look beyond the history of what is checked out; no more than a courtesy",
+    )
+
+
+def _add_limits(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
     command.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls, of all agents")
     command.add_argument(
         "--max-tokens",
@@ -159,6 +185,7 @@ def _add_limits(command: argparse.ArgumentParser) -> None:
         type=_positive,
         help="have the model summarise the conversation when it is this long; without it, when its window fills up",
     )
+    return command
 
 
 def _positive(text: str) -> int:
@@ -211,6 +238,7 @@ def _resume(options: argparse.Namespace) -> int:
         "max_agents": setup.max_agents,
         "tools": setup.tools,
         "parallel_tools": setup.parallel_tools,
+        "allow_git": setup.allow_git,
         "summarize_at_tokens": setup.summarize_at,
     }
     for name, value in before.items():
@@ -233,16 +261,41 @@ def _run(options: argparse.Namespace) -> int:
             raise UserError("no API key: set OPENAI_API_KEY, or name a file with --api-key-file")
         if options.directory is None and not options.task.strip():
             raise UserError("the task is empty")
+        search_key = take_secret("SERPER_API_KEY")
+        if options.search_key_file:
+            search_key = read_secret_file(options.search_key_file)
+        skills = _skills(options, search_key)
     except (UserError, ValueError) as error:
         return complain(str(error))
-    for path in (options.api_key_file, options.token_file):
+    for path in (options.api_key_file, options.token_file, options.search_key_file, options.mcp):
         if path and (warning := exposure(path)):
             complain(warning)
     hide_process()
-    return _converse(options, base_url, key, token)
+    return _converse(options, base_url, key, token, skills)
 
 
-def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, token: bytes | None) -> int:
+def _skills(options: argparse.Namespace, key: Secret | None) -> AbstractAsyncContextManager[SkillTable]:
+    """To be opened; what can be checked before has been. Raises UserError."""
+    from rlm_harness.mcp_servers.configuration import read_mcp_file
+    from rlm_harness.skills.opening import chosen, open_skills
+
+    servers = read_mcp_file(options.mcp) if options.mcp else []
+    if servers:
+        import logging
+
+        import rlm_harness.mcp_servers.servers  # noqa: F401  before the event loop runs: it takes most of a second
+
+        logging.getLogger().addHandler(logging.NullHandler())  # the SDK would print to the terminal
+    return open_skills(chosen(options.skills, key), servers, key=key)
+
+
+def _converse(
+    options: argparse.Namespace,
+    base_url: str,
+    key: Secret | None,
+    token: bytes | None,
+    skills: AbstractAsyncContextManager[SkillTable],
+) -> int:
     import trio
 
     from rlm_harness.compaction import CompactionPolicy
@@ -268,7 +321,8 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
         await display.show(event)
 
     async def work() -> SessionEnded:
-        async with open_chat_model(options.model, base_url, key, several_tools=options.parallel_tools) as model:
+        chat = open_chat_model(options.model, base_url, key, several_tools=options.parallel_tools)
+        async with chat as model, skills as table:
             task = Task(
                 # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
                 text=os.fsencode(options.task).decode("utf-8", "replace"),
@@ -279,6 +333,8 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
                     max_subagents=options.max_agents,
                     max_turns=options.max_turns,
                     max_tokens=options.max_tokens,
+                    skills=table.skills(),
+                    allow_git=options.allow_git,
                 ),
                 tool_policy=ToolPolicy(TOOLS if options.tools is None else options.tools, options.parallel_tools),
                 compaction=CompactionPolicy(options.summarize_at_tokens, model.context_window),
@@ -288,7 +344,7 @@ def _converse(options: argparse.Namespace, base_url: str, key: Secret | None, to
             with one_error():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(display.keep_fresh)
-                    ended = await run_task(task, model, show, interrupts, token=token)
+                    ended = await run_task(task, model, show, interrupts, token=token, skills=table)
                     nursery.cancel_scope.cancel()
             return ended
 

@@ -96,6 +96,7 @@ async def _write(task: Task, model: str, workspace: Workspace, ledger: Ledger, s
         max_agents=task.policy.max_subagents,
         max_turns=task.policy.max_turns,
         max_tokens=task.policy.max_tokens,
+        allow_git=task.policy.allow_git,
         tools=tuple(task.tool_policy.tools),
         parallel_tools=task.tool_policy.several,
         summarize_at=task.compaction.summarize_at,

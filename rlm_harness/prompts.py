@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rlm_harness.model.interface import Message
+from rlm_wire.methods.skills import Skills
 
 EMPTY_REPLY = (
     "Your last reply had neither text nor a tool call. Go on with the task: call a tool, or give your final answer."
@@ -36,10 +37,14 @@ WAIT_EVENTS = "Events are available: see rlm.inbox.list()."
 WAIT_TIMED_OUT = "No events came within the time."
 
 
+SKILL_LINE = 160
+"""Characters of a skill's description in the system prompt; there may be many skills."""
+
+
 class Surroundings(msgspec.Struct, frozen=True):
     """What the system prompt says of the workspace.
 
-    `agents`: cells may start agents; `parent`: this agent was started by another.
+    `agents`: cells may start agents; `parent`: this agent was started by another; `skills`: what cells have.
     """
 
     cwd: str
@@ -47,6 +52,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     python: str
     agents: bool = False
     parent: bool = False
+    skills: Skills = Skills()
+    allow_git: bool = True
 
 
 def system_prompt(surroundings: Surroundings, tools: Sequence[str], *, several: bool) -> str:
@@ -71,6 +78,7 @@ def system_prompt(surroundings: Surroundings, tools: Sequence[str], *, several: 
             " background, `rlm.service` for servers, `rlm.history()` for this conversation, `print(rlm.__doc__)` for"
             " all of it."
         )
+        lines += _skills(surroundings.skills)
     if surroundings.agents:
         lines.append(
             "* `agent = rlm.agent.spawn(task)` starts an agent with the same tools in the same workspace, which knows"
@@ -83,6 +91,8 @@ def system_prompt(surroundings: Surroundings, tools: Sequence[str], *, several: 
             lines[-1] += " What it should know before: `rlm.agent.send_to_parent(text)`."
     if "wait" in has:
         lines.append("* `wait` is for when all that is left to do is to hear from agents, jobs or watches.")
+    if not surroundings.allow_git:
+        lines.append("* git is for the history of what is checked out; other branches, tags and remotes are refused.")
     lines.append(
         "* Look before you change: read the files concerned, and run what exists (tests, linters) to see the starting"
         " point."
@@ -95,6 +105,20 @@ def system_prompt(surroundings: Surroundings, tools: Sequence[str], *, several: 
         "* Check your work by running it. When the task is done, reply with a short account of it and no tool call.",
     ]
     return "\n".join(lines)
+
+
+def _skills(skills: Skills) -> list[str]:
+    if not (skills.local or skills.remote):
+        return []
+    names = ", ".join(f"`{name}`" for name in [*skills.local, *(skill.name for skill in skills.remote)])
+    text = f"* Cells have these functions, too; `help(name)` tells how they are called: {names}."
+    about = [f"  * `{skill.name}`: {_first_line(skill.description)}" for skill in skills.remote if skill.description]
+    return [text, *about]
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= SKILL_LINE else f"{line[:SKILL_LINE]}..."
 
 
 def agent_input(text: str, *, sender: str, kind: str) -> Message:

@@ -23,6 +23,7 @@ from rlm_harness.ledger.history import History
 from rlm_harness.ledger.writer import Ledger, LedgerError
 from rlm_harness.model.interface import Model, ModelError
 from rlm_harness.opening import Task, open_session
+from rlm_harness.skills.table import SkillTable
 from rlm_harness.supervisor.calls import AgentCalls
 from rlm_harness.supervisor.restoring import notice, restore
 from rlm_harness.supervisor.supervisor import Supervisor, open_supervisor
@@ -118,11 +119,17 @@ class Interrupts:
 
 
 async def run_task(
-    task: Task, model: Model, emit: Emit, interrupts: Interrupts, *, token: bytes | None = None
+    task: Task,
+    model: Model,
+    emit: Emit,
+    interrupts: Interrupts,
+    *,
+    token: bytes | None = None,
+    skills: SkillTable | None = None,
 ) -> SessionEnded:
     """Do `task`, telling `emit` everything, and say how it ended; by then nothing of it runs any more.
 
-    `token` is the worker's, where it needs one.
+    `token` is the worker's, where it needs one. `skills` answers cells; which agents have is in the task's policy.
 
     Raises UserError, WireError or OSError (from `emit`) if it could not begin or go on.
     Cancellation: ends everything at once; the ledger has what was recorded so far.
@@ -130,6 +137,8 @@ async def run_task(
     started = trio.current_time()
     service = rlm_wire.Service()
     calls = AgentCalls(service)
+    if skills is not None:
+        skills.register(service)
     async with open_session(task, model.name, service, token) as opened:
         workspace, ledger, info = opened.workspace, opened.ledger, opened.workspace.info
         await ledger.write_meta(_meta(ledger, model, workspace, status="running"))

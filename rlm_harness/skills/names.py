@@ -9,11 +9,12 @@ import sys
 from typing import Final
 
 from rlm_harness.secrets import UserError
+from rlm_wire.methods.skills import LocalSkill
 
 NAME_LIMIT: Final = 96
 """Characters: a name is typed by a model, and stands in every traceback."""
 
-LOCAL: Final = ("bash", "edit", "fetch")
+LOCAL: Final[tuple[LocalSkill, ...]] = ("bash", "edit", "fetch")
 """Skills of the worker's own."""
 
 _CELLS_OWN: Final = {"rlm", "get_ipython", "In", "Out", "exit", "quit", "display"}

@@ -105,10 +105,12 @@ class Serper:
                     if len(body) > ANSWER_LIMIT:  # closed, not left by a break: that ends httpx's generators in order
                         await response.aclose()
         except httpx.StreamError:
-            raise CallError("unavailable", "the search provider's answer is too large") from None
+            pass
         except (httpx.TransportError, httpx.DecodingError) as error:
             reason = self._key.redact(str(error)) or type(error).__name__
             raise CallError("unavailable", f"the search provider was not reached: {reason}", retryable=True) from None
+        if len(body) > ANSWER_LIMIT:
+            raise CallError("unavailable", "the search provider's answer is too large")
         if response.status_code in (401, 403):
             raise CallError("unavailable", "the search provider does not accept the harness's key")
         if response.status_code != 200:

@@ -24,12 +24,16 @@ DESCRIPTORS_LIMIT: Final = 1 << 20
 
 
 class SkillTable:
-    """Filled before the first agent is opened: `add`, then `register` with the service of `Workspace.connect`."""
+    """Filled before the first agent is opened: `add`, then `register` with the service of `Workspace.connect`.
 
-    def __init__(self) -> None:
+    `local` are those of the worker's own that agents have besides.
+    """
+
+    def __init__(self, local: Sequence[LocalSkill] = LOCAL) -> None:
+        self._local = list(local)
         self._skills: dict[str, RemoteSkill] = {}
         self._runs: dict[str, Run] = {}
-        self._origins = {name: f"the skill {name}" for name in LOCAL}
+        self._origins: dict[str, str] = {name: f"the skill {name}" for name in LOCAL}
         self._bytes = 0
 
     def add(self, skill: RemoteSkill, run: Run, origin: str) -> None:
@@ -47,9 +51,9 @@ class SkillTable:
             raise UserError(f"the descriptions of all tools have more than {DESCRIPTORS_LIMIT >> 20} MiB with {origin}")
         self._skills[skill.name], self._runs[skill.name], self._origins[skill.name] = skill, run, origin
 
-    def skills(self, local: Sequence[LocalSkill] = LOCAL) -> Skills:
-        """What an agent is opened with: these skills of the worker's, and all of this table."""
-        return Skills(list(local), list(self._skills.values()))
+    def skills(self) -> Skills:
+        """What an agent is opened with."""
+        return Skills(self._local, list(self._skills.values()))
 
     def register(self, service: rlm_wire.Service) -> None:
         """Have `service` answer cells that call a skill."""

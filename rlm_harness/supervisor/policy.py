@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from rlm_wire.methods.skills import Skills
+
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """None: no limit. All but `max_depth` and `max_agent_tokens` are for the whole tree, the root agent included.
@@ -13,6 +15,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `max_agent_tokens`: those that each agent by itself may generate.
     `max_model_calls`: at the same time. `max_working`: agents of one depth that are at work at the same time; the
     others wait for their turn. `max_persistent`: persistent agents that are there at the same time, with their kernels.
+
+    `skills` and `allow_git` are what each agent is opened with, see `Workspace.agent`.
     """
 
     max_depth: int = 1
@@ -23,3 +27,5 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_model_calls: int = 4
     max_working: int = 64
     max_persistent: int = 128
+    skills: Skills = Skills()
+    allow_git: bool = True

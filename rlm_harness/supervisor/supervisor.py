@@ -73,7 +73,8 @@ class Supervisor:
 
     def tools(self, node: Node, ledger: Ledger) -> AbstractAsyncContextManager[AgentTools]:
         """The tools of `node`, in the workspace all agents share."""
-        return self.workspace.agent(node.id, ledger=ledger)
+        policy = self.policy
+        return self.workspace.agent(node.id, ledger=ledger, skills=policy.skills, allow_git=policy.allow_git)
 
     def agent(self, node: Node, tools: AgentTools, ledger: Ledger) -> Agent:
         """The turn loop of `node`."""
@@ -88,7 +89,15 @@ class Supervisor:
             tools,
             ledger,
             self._emit_as(node),
-            surroundings=Surroundings(info.cwd, info.platform, info.python, may_spawn, node.parent is not None),
+            surroundings=Surroundings(
+                info.cwd,
+                info.platform,
+                info.python,
+                agents=may_spawn,
+                parent=node.parent is not None,
+                skills=self.policy.skills,
+                allow_git=self.policy.allow_git,
+            ),
             compaction=self._compaction,
             tool_policy=policy,
             supervision=Desk(node, self.budgets, self.mail, has_inbox=has_cells),
@@ -176,12 +185,12 @@ async def open_supervisor(
             root.change("running")
             nursery.start_soon(follow_workspace, supervisor)
             async with supervisor.tools(root, ledger) as tools:
-                try:
-                    with calls.answered_by(supervisor):
+                with calls.answered_by(supervisor):
+                    try:
                         yield supervisor, supervisor.agent(root, tools, ledger)
-                finally:
-                    root.open = False
-                    await end_all(root.children.values())
+                    finally:
+                        root.open = False
+                        await end_all(root.children.values())
             if tools.closed is not None:
                 supervisor.notices += tools.closed.notices
             nursery.cancel_scope.cancel()

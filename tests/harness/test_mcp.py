@@ -80,12 +80,12 @@ def server(request: pytest.FixtureRequest) -> McpServer:
 @asynccontextmanager
 async def cells(url: str, cwd: Path, *servers: McpServer) -> AsyncIterator[AgentTools]:
     """An agent whose cells have the tools of `servers`."""
-    service, table = rlm_wire.Service(), SkillTable()
+    service, table = rlm_wire.Service(), SkillTable([])
     table.register(service)
     async with (
         open_mcp_servers(servers, table),
         Workspace.connect(url, cwd=str(cwd), service=service) as workspace,
-        workspace.agent(skills=table.skills([])) as agent,
+        workspace.agent(skills=table.skills()) as agent,
     ):
         yield agent
 
@@ -221,7 +221,7 @@ async def test_what_a_server_prints_beside_the_protocol_does_no_harm(worker_url:
 
 @asynccontextmanager
 async def opened(*servers: McpServer) -> AsyncIterator[SkillTable]:
-    table = SkillTable()
+    table = SkillTable([])
     async with open_mcp_servers(servers, table):
         yield table
 
@@ -268,7 +268,7 @@ async def echo(arguments: dict[str, Any]) -> str:
 async def test_leaving_ends_the_server_also_when_cancelled(tmp_path: Path) -> None:
     with trio.CancelScope() as scope:
         async with opened(stdio()) as table:
-            assert len(table.skills([]).remote) == 9
+            assert len(table.skills().remote) == 9
             scope.cancel()
             await trio.sleep_forever()
     assert scope.cancelled_caught  # the module's fixture looks for processes
@@ -282,4 +282,4 @@ async def test_a_stubborn_server_is_killed_with_its_children(tmp_path: Path) -> 
         f"subprocess.Popen([sys.executable, {SERVER!r}, 'stdio'])\nwhile True: signal.pause()\n"
     )
     async with opened(StdioServer("stubborn", sys.executable, [str(program)], {})) as table:
-        assert table.skills([]).remote
+        assert table.skills().remote
