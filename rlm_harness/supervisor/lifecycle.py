@@ -112,7 +112,8 @@ async def _converse(supervisor: Supervisor, node: Node, agent: Agent, work: Work
     while True:
         if work is not None:
             await supervisor.places.take(node.id, node.depth)
-            await change(supervisor, node, "running")
+            node.change("running")
+            await _tell_change(supervisor, node)
             outcome = await work()
             node.answer, node.stop, node.told = outcome.answer or node.answer, outcome.stop, None
         if supervisor.budgets.exhausted:
@@ -128,22 +129,22 @@ async def _converse(supervisor: Supervisor, node: Node, agent: Agent, work: Work
 
 async def _rest(supervisor: Supervisor, node: Node) -> None:
     """Be idle until the parent has something to say."""
-    supervisor.places.give(node.id, node.depth)
     if node.told is None:
         await supervisor.mail.tell_outcome(node, "idle")
-    if not node.instructions:
-        await change(supervisor, node, "idle")
+    if node.instructions:
+        return
+    node.change("idle")
+    supervisor.places.give(node.id, node.depth)
+    await _tell_change(supervisor, node)
     while not node.instructions:
         await node.news.wait()
 
 
-async def change(supervisor: Supervisor, node: Node, status: AgentStatus) -> None:
-    """Take another status, and tell everybody."""
-    node.change(status)
+async def _tell_change(supervisor: Supervisor, node: Node) -> None:
     settled = node.settled_at is not None
     await supervisor.emit(
         AgentChanged(
-            status,
+            node.status,
             node.stop if settled else None,
             node.answer if settled else None,
             node.error,
@@ -154,14 +155,14 @@ async def change(supervisor: Supervisor, node: Node, status: AgentStatus) -> Non
 
 async def _conclude(supervisor: Supervisor, node: Node, status: AgentStatus) -> None:
     node.open = False
-    supervisor.places.give(node.id, node.depth)
     try:
         with trio.CancelScope(shield=True):
             await supervisor.mail.fail_instructions(node, f"agent_{status}")
             await supervisor.mail.tell_outcome(node, status)
             node.change(status)
+            supervisor.places.give(node.id, node.depth)
             with trio.move_on_after(TELL_TIMEOUT):
-                await change(supervisor, node, status)
+                await _tell_change(supervisor, node)
     finally:
         node.ended.set()
         node.progress.notify()

@@ -84,7 +84,7 @@ class Mail:
         instruction = Instruction(message_id or secrets.token_hex(8), kind, text, time.time())
         node.instructions.add(instruction)
         if node.status == "idle":
-            node.change("running")
+            node.change("starting")
         node.news.notify()
         await self.journal(node).append(
             {
