@@ -20,6 +20,7 @@ from rlm_harness.agent_tree import AgentTree, SeenAgent, first_line, fit
 from rlm_harness.events import (
     AgentChanged,
     AgentSpawned,
+    AnswerRead,
     AssistantReplied,
     Cancelling,
     Compacted,
@@ -214,7 +215,7 @@ class TerminalView:
             case Verdict(passed, findings):
                 head = self._block("\n" + ("PASSED" if passed else "FAILED"), "1;32" if passed else "1;31")
                 return head + self._block("\n".join(f"  {finding}" for finding in findings), "")
-            case AgentSpawned() | AgentChanged():  # of nobody's
+            case AgentSpawned() | AgentChanged() | AnswerRead():  # of nobody's
                 return ""
 
     def _child(self, agent: SeenAgent, event: Event) -> str:

@@ -161,6 +161,10 @@ class AgentChanged(_Event, frozen=True):
     error: str | None = None
 
 
+class AnswerRead(_Event, frozen=True):
+    """The parent of `agent` has read its answer, or how it ended."""
+
+
 class Cancelling(_Event, frozen=True):
     """The first Ctrl-C was taken: the turn is being cancelled, in order; a second one leaves at once."""
 
@@ -215,6 +219,7 @@ Event: TypeAlias = (
     | Compacted
     | AgentSpawned
     | AgentChanged
+    | AnswerRead
     | Cancelling
     | Reconnecting
     | Reconnected

@@ -41,6 +41,38 @@ SKILL_LINE = 160
 """Characters of a skill's description in the system prompt; there may be many skills."""
 
 
+DELEGATION = """\
+Give work away where its parts do not depend on each other, or where it would fill this conversation with things of \
+which only the result is needed. An agent knows nothing but its task: say what it is for, where things are, what to \
+leave alone, and what to answer with. Start those that can run side by side before you wait for any; \
+`rlm.watch.agent(agent)` and `agent.history()` show what one does, and `agent.steer(text)` corrects it. Check what \
+they answer against the workspace before you build on it."""
+
+
+class Guidance(msgspec.Struct, frozen=True):
+    """What agents are told beside what there is.
+
+    `role` stands for the first line of the system prompt, and `append` behind it. `append_below` is for agents below
+    the root agent, `append_leaves` for those of them that may not start any; where one is None, the one before it
+    holds. `delegation`: those that may start agents are told how to go about it.
+    """
+
+    role: str | None = None
+    append: str | None = None
+    append_below: str | None = None
+    append_leaves: str | None = None
+    delegation: bool = False
+
+    def applied(self, prompt: str, *, root: bool, may_spawn: bool) -> str:
+        """`prompt`, which is the system prompt, with all that."""
+        if self.role is not None:
+            prompt = f"{self.role}\n{prompt.partition(chr(10))[2]}"
+        below = self.append if self.append_below is None else self.append_below
+        leaves = below if self.append_leaves is None else self.append_leaves
+        append = self.append if root else below if may_spawn else leaves
+        return "\n\n".join(filter(None, [prompt, DELEGATION if self.delegation and may_spawn else "", append]))
+
+
 class Surroundings(msgspec.Struct, frozen=True):
     """What the system prompt says of the workspace.
 
@@ -52,6 +84,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     python: str
     agents: bool = False
     parent: bool = False
+    guidance: Guidance = Guidance()
     skills: Skills = Skills()
     allow_git: bool = True
 
@@ -104,7 +137,8 @@ def system_prompt(surroundings: Surroundings, tools: Sequence[str], *, several: 
         " shortened in the middle.",
         "* Check your work by running it. When the task is done, reply with a short account of it and no tool call.",
     ]
-    return "\n".join(lines)
+    guided = surroundings.guidance.applied
+    return guided("\n".join(lines), root=not surroundings.parent, may_spawn=surroundings.agents)
 
 
 def _skills(skills: Skills) -> list[str]:

@@ -12,6 +12,7 @@ import trio
 
 import rlm_wire
 from rlm_harness.callbacks import calling_agent
+from rlm_harness.events import AnswerRead
 from rlm_harness.ledger.writer import LedgerError
 from rlm_harness.supervisor import lifecycle
 from rlm_harness.supervisor.instructions import Kind
@@ -185,7 +186,10 @@ class AgentCalls:
 
     async def _read_inbox(self, request: inbox.ReadInbox) -> inbox.InboxEvent:
         supervisor, node = self._asked()
-        return await supervisor.mail.mark_read(node, request.event_id)
+        event = await supervisor.mail.mark_read(node, request.event_id)
+        if event.type == "agent.completed":
+            await supervisor.emit(AnswerRead(agent=event.sender_id))
+        return event
 
 
 async def _settled(child: Node, timeout: float) -> None:
@@ -200,6 +204,7 @@ async def _note_result(supervisor: Supervisor, child: Node) -> None:
     parent = child.parent
     if child.settled_at is not None and parent is not None and parent.inbox.get(child.told or "") is not None:
         await supervisor.mail.mark_read(parent, child.told or "")
+        await supervisor.emit(AnswerRead(agent=child.id))
 
 
 def _read(path: Path, start: int) -> bytes:

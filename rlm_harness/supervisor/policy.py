@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rlm_harness.prompts import Guidance
 from rlm_wire.methods.skills import Skills
 
 
@@ -16,7 +17,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     `max_model_calls`: at the same time. `max_working`: agents of one depth that are at work at the same time; the
     others wait for their turn. `max_persistent`: persistent agents that are there at the same time, with their kernels.
 
-    `skills` and `allow_git` are what each agent is opened with, see `Workspace.agent`.
+    `skills` and `allow_git` are what each agent is opened with, see `Workspace.agent`; `guidance` what it is told.
     """
 
     max_depth: int = 1
@@ -29,3 +30,4 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_persistent: int = 128
     skills: Skills = Skills()
     allow_git: bool = True
+    guidance: Guidance = Guidance()

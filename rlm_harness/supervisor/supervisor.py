@@ -97,6 +97,7 @@ class Supervisor:
                 parent=node.parent is not None,
                 skills=self.policy.skills,
                 allow_git=self.policy.allow_git,
+                guidance=self.policy.guidance,
             ),
             compaction=self._compaction,
             tool_policy=policy,
