@@ -26,6 +26,7 @@ from rlm_wire.methods.skills import Skills
 from rlm_worker.background import Background, open_background
 from rlm_worker.callbacks import cell_callbacks
 from rlm_worker.environment import checked_environment
+from rlm_worker.git_guard.shell import refusal
 from rlm_worker.kernel import Callbacks, KernelHost, Kernels, open_kernels
 from rlm_worker.ledger import Replica
 from rlm_worker.paths import checked_path
@@ -287,6 +288,11 @@ class Session:
     def _outfit(self, agent: str) -> tuple[Skills, bool]:
         opened = self.agent(agent)
         return opened.skills, not opened.allow_git
+
+    def check_command(self, agent: str, command: str) -> None:
+        """Raises CallError("permission_denied") if git may not be used for that by the agent."""
+        if not self.agent(agent).allow_git and (reason := refusal(command)) is not None:
+            raise CallError("permission_denied", reason)
 
     def fallback_directory(self) -> str:
         """Where commands run when the agent's own directory is gone: an empty one, in which they can do no harm."""

@@ -32,6 +32,7 @@ async def bash(
     stoppable: Stoppable = trio.CancelScope,
 ) -> BashResult:
     agent = session.agent(request.agent)
+    session.check_command(agent.name, request.command)
     env = {**session.env, **checked_environment(request.env or {})}
     with agent.call(command=True):
         return await run_bash(

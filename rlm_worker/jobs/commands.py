@@ -41,17 +41,22 @@ class Place(Protocol):
         """A directory to use when the agent's own has vanished."""
         ...
 
+    def check_command(self, agent: str, command: str) -> None:
+        """Raises CallError("permission_denied") if the agent may not run it."""
+        ...
+
 
 class ShellCommand:
     """A command that was checked: its Bash text, its directory, its environment; and whose it is.
 
-    Raises CallError("invalid_argument"). `env` must have been checked.
+    Raises CallError: `invalid_argument`, or as `Place.check_command`. `env` must have been checked.
     """
 
     def __init__(
         self, place: Place, owner: Owner, command: str | list[str], cwd: str | None, env: Mapping[str, str]
     ) -> None:
         self.text = _text(command)
+        place.check_command(owner.agent, self.text)
         self.cwd = str(Path(place.cwd, cwd or ""))
         self.notices: list[str] = []
         self._place = place

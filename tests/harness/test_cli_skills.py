@@ -51,3 +51,17 @@ async def test_mistakes_with_skills_are_one_line(command):
     assert ran.stderr == (
         b"rlm-harness: the MCP server 'nobody' cannot be used: No such file or directory: /no/such/program\n"
     )
+
+
+async def test_without_git_a_refusal_is_an_ordinary_result(command, model_server, script):
+    model_server.answers = [
+        script.calls("bash", {"command": "git clone x"}),
+        script.calls("ipython", {"code": "!git log --all"}),
+        script.says("done"),
+    ]
+    ran = await command.run("--no-git")
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    first, second = results(model_server)
+    assert first.startswith("Error: blocked git command: 'clone' is not for use here")
+    assert second.startswith("PermissionError: blocked git command: '--all' is not for use here")
+    assert "* git is for the history of what is checked out" in model_server.requests[0]["messages"][0]["content"]

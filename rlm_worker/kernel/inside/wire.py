@@ -51,6 +51,7 @@ async def _serve(wire_fd: int, executor: Executor, calls: Calls, leaving: thread
     def enter_workspace(request: EnterWorkspace) -> None:
         if notice := place.enter(request.cwd, request.env):
             executor.notices.append(notice)
+        executor.guard_git = request.guard_git
         if request.skills is not None:
             executor.preload(skill_modules(request.skills, calls))
 
