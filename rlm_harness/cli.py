@@ -27,6 +27,7 @@ DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
 MAX_TOKENS = 1_000_000
 MAX_DEPTH = 1
+CONCURRENCY = 4
 
 EXAMPLES = """\
 examples:
@@ -108,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_skills(_add_limits(_add_places(command)))
     # A session is gone on with within the limits that it was begun with.
     run.set_defaults(run=_run, directory=None, max_tokens=MAX_TOKENS, max_depth=MAX_DEPTH, parallel_tools=False)
-    run.set_defaults(allow_git=True)
+    run.set_defaults(allow_git=True, concurrency=CONCURRENCY)
     resume.set_defaults(run=_resume, cwd=None)
     demo = commands.add_parser(
         "demo",
@@ -170,6 +171,12 @@ def _add_limits(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="how deep agents may start agents: 0 not at all, 1 (the default) only the first",
     )
     command.add_argument("--max-agents", metavar="N", type=_count, help="how many agents may be started in all")
+    command.add_argument(
+        "--concurrency",
+        metavar="N",
+        type=_positive,
+        help=f"model calls at the same time, of all agents (default {CONCURRENCY})",
+    )
     command.add_argument(
         "--tools", metavar="NAMES", type=_tools, help="which tools there are, by comma; all if not given"
     )
@@ -236,6 +243,7 @@ def _resume(options: argparse.Namespace) -> int:
         "max_tokens": setup.max_tokens,
         "max_depth": setup.max_depth,
         "max_agents": setup.max_agents,
+        "concurrency": setup.concurrency,
         "tools": setup.tools,
         "parallel_tools": setup.parallel_tools,
         "allow_git": setup.allow_git,
@@ -331,6 +339,7 @@ def _converse(
                 policy=Policy(
                     max_depth=options.max_depth,
                     max_subagents=options.max_agents,
+                    max_model_calls=options.concurrency,
                     max_turns=options.max_turns,
                     max_tokens=options.max_tokens,
                     skills=table.skills(),

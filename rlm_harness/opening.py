@@ -1,24 +1,32 @@
-"""A session's ledger and its workspace, opened anew, or taken up where another process has left them."""
+"""A session's ledger, workspace and agents, opened anew, or taken up where another process has left them."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 import trio
 
 import rlm_wire
+from rlm_harness.agent import Agent
 from rlm_harness.compaction import CompactionPolicy
+from rlm_harness.connection import connection_told
 from rlm_harness.decisions import ToolPolicy
+from rlm_harness.events import Emit, SessionStarted
 from rlm_harness.ledger.history import History
 from rlm_harness.ledger.setup import Setup, read_setup, write_setup
-from rlm_harness.ledger.writer import Ledger, create_ledger, reopen_ledger
+from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger, reopen_ledger
+from rlm_harness.model.interface import Model
 from rlm_harness.recovery import recover
 from rlm_harness.secrets import Secret, UserError
+from rlm_harness.skills.table import SkillTable
+from rlm_harness.supervisor.calls import AgentCalls
 from rlm_harness.supervisor.policy import Policy
+from rlm_harness.supervisor.supervisor import Supervisor, open_supervisor
 from rlm_harness.workspace import Workspace, local_worker_url
 
 SECRET_BYTES = 32
@@ -49,6 +57,75 @@ class Opened(msgspec.Struct, frozen=True):
     workspace: Workspace
     ledger: Ledger
     history: History | None
+
+
+class Agents(msgspec.Struct):
+    """A session with its agents at work. `stop` is to be set to how its last prompt ended, for those who list it."""
+
+    workspace: Workspace
+    ledger: Ledger
+    history: History | None
+    supervisor: Supervisor
+    agent: Agent
+    stop: str = "error"
+
+
+@asynccontextmanager
+async def open_agents(
+    task: Task,
+    model: Model,
+    emit: Emit,
+    *,
+    token: bytes | None = None,
+    skills: SkillTable | None = None,
+    connected: Callable[[Callable[[], None]], AbstractContextManager[None]],
+) -> AsyncIterator[Agents]:
+    """Open the session of `task`, with its root agent. Everything is told to `emit`, and `skills` answers cells.
+
+    `token` is the worker's, where it needs one. While there is a connection to it, `connected` is entered with what
+    gives it up. Leaving ends all agents, and closes the workspace.
+
+    Raises UserError, WireError or OSError (from `emit`) if it could not begin or go on.
+    Cancellation: ends everything at once; the ledger has what was recorded so far.
+    """
+    service = rlm_wire.Service()
+    calls = AgentCalls(service)
+    if skills is not None:
+        skills.register(service)
+    async with open_session(task, model.name, service, token) as opened:
+        workspace, ledger, info = opened.workspace, opened.ledger, opened.workspace.info
+        await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
+        await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
+        with connected(workspace.abandon):
+            opening = open_supervisor(
+                workspace,
+                model,
+                emit,
+                ledger,
+                calls,
+                policy=task.policy,
+                tool_policy=task.tool_policy,
+                compaction=task.compaction,
+            )
+            async with connection_told(workspace.peer, emit), opening as (supervisor, agent):
+                agents = Agents(workspace, ledger, opened.history, supervisor, agent)
+                yield agents
+        try:
+            done = {"turns": supervisor.budgets.turns, "usage": supervisor.usage}
+            await ledger.write_meta(_meta(ledger, model, workspace, status=agents.stop) | done)
+        except LedgerError as error:
+            supervisor.notices.append(str(error))
+
+
+def _meta(ledger: Ledger, model: Model, workspace: Workspace, *, status: str) -> dict[str, object]:
+    return {
+        "session": ledger.session,
+        "status": status,
+        "model": model.name,
+        "workspace": workspace.info.cwd,
+        "worker": workspace.info.worker,
+        "updated_at": time.time(),
+    }
 
 
 @asynccontextmanager
@@ -96,6 +173,7 @@ async def _write(task: Task, model: str, workspace: Workspace, ledger: Ledger, s
         max_agents=task.policy.max_subagents,
         max_turns=task.policy.max_turns,
         max_tokens=task.policy.max_tokens,
+        concurrency=task.policy.max_model_calls,
         allow_git=task.policy.allow_git,
         tools=tuple(task.tool_policy.tools),
         parallel_tools=task.tool_policy.several,

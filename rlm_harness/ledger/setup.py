@@ -29,6 +29,7 @@ class Setup(msgspec.Struct, frozen=True):
     max_agents: int | None = None
     max_turns: int | None = None
     max_tokens: int | None = None
+    concurrency: int = 4
     allow_git: bool = True
     tools: tuple[str, ...] | None = None
     parallel_tools: bool = False
