@@ -274,7 +274,13 @@ class Agent:
         A cancelled turn comes here too, with what its tool had produced: that is recorded and told before it ends.
         """
         message: Message = {"role": "tool", "tool_call_id": call.id, "content": rendered.output.text}
-        whole = records.ToolResult(turn=self._turns, tool=call.name, duration=round(duration, 6), message=message)
+        whole = records.ToolResult(
+            turn=self._turns,
+            tool=call.name,
+            duration=round(duration, 6),
+            message=message,
+            skill_calls=rendered.skill_calls,
+        )
         if shorten(rendered.output, self._tool_policy.max_result) is None:
             await self._conversation.add(whole)
         else:

@@ -83,12 +83,16 @@ class Assistant(_Record):
 
 
 class ToolResult(_Record):
-    """What a tool gave, in full. Outside the context if the model sees a shortened form of it."""
+    """What a tool gave, in full. Outside the context if the model sees a shortened form of it.
+
+    `skill_calls` counts the skills that a cell called, by name, as the worker saw it.
+    """
 
     turn: int
     tool: str
     duration: float
     message: Message
+    skill_calls: dict[str, int] = {}
 
 
 class UnknownOutcome(_Record):

@@ -29,6 +29,10 @@ async def test_cells_have_the_tools_of_mcp_servers_and_the_prompt_names_them(com
     plain, local, secret, search = results(model_server)
     assert (plain, local, secret) == ("'2'", "\n edit\n", "'open'")  # the variable is the server's, and nobody else's
     assert "NameError" in search
+    (ledger,) = (command.place / "home" / "sessions").glob("*/messages.jsonl")
+    records = map(json.loads, ledger.read_text().splitlines())
+    counts = [record.get("skill_calls") for record in records if record["type"] == "tool_result"]
+    assert counts == [{"test_add": 1}, {"bash": 1}, {"test_secret": 1}, None]
     prompt = model_server.requests[0]["messages"][0]["content"]
     assert "`bash`, `edit`, `fetch`, `test_add`" in prompt
     assert "  * `test_add`: Add two numbers.\n" in prompt
