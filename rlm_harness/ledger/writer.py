@@ -25,7 +25,7 @@ from rlm_harness.ledger.records import ContextWindow, Done, Record, WindowReason
 from rlm_harness.secrets import UserError
 
 
-class LedgerError(Exception):
+class LedgerError(UserError):
     """A record could not be written; the session must not go on, since nothing may happen that is not recorded."""
 
 

@@ -239,6 +239,20 @@ os.execv(sys.executable, [sys.executable, "-m", "rlm_harness", *sys.argv[2:]])
 """Runs `rlm-harness` with room for that many bytes in each file, which it meets as it would a full disk."""
 
 
+async def test_a_disk_that_is_full_from_the_start_is_said_in_one_line(runs):
+    done = await trio.run_process(
+        [sys.executable, "-c", FULL, "10", *runs.run()],
+        env=runs.command.environment(),
+        check=False,
+        capture_stdout=True,
+        capture_stderr=True,
+    )
+    said = done.stderr.decode()
+    assert done.returncode == 2, said
+    assert said.startswith("rlm-harness: cannot write ")
+    assert len(said.splitlines()) == 1
+
+
 async def test_a_full_disk_ends_the_session_in_words_and_it_goes_on_when_there_is_room(runs, model_server, script):
     model_server.answers = [
         script.calls("bash", {"command": "echo small"}),
