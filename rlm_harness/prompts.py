@@ -161,6 +161,19 @@ def agent_input(text: str, *, sender: str, kind: str) -> Message:
     return {"role": "user", "content": f"{head}\n{text}\n</agent_input>"}
 
 
+def no_answer(stop: str) -> str:
+    """What a parent gets from a child that has said nothing before its prompt came to an end in that way."""
+    why = {
+        "max_turns": "all turns were used up",
+        "max_tokens": "all tokens were used up",
+        "token_budget": "its own tokens were used up",
+        "length": "its reply was cut at the model's token limit",
+        "empty": "it had nothing to say",
+        "compaction_failed": "its conversation had become too long",
+    }
+    return f"[no answer: {why.get(stop, stop)}]"
+
+
 def unread_notice(count: int) -> str:
     events = "1 unread event" if count == 1 else f"{count} unread events"
     return f"You have {events}: rlm.inbox.list() lists them, rlm.inbox.read(event_id) gives one."

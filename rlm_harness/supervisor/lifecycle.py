@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 
+from rlm_harness import prompts
 from rlm_harness.agent import Agent, Outcome
 from rlm_harness.events import AgentChanged, AgentSpawned
 from rlm_harness.ledger.history import History
@@ -115,7 +116,7 @@ async def _converse(supervisor: Supervisor, node: Node, agent: Agent, work: Work
             node.change("running")
             await _tell_change(supervisor, node)
             outcome = await work()
-            node.answer, node.stop, node.told = outcome.answer or node.answer, outcome.stop, None
+            node.answer, node.stop, node.told = outcome.answer or prompts.no_answer(outcome.stop), outcome.stop, None
         if supervisor.budgets.exhausted:
             await supervisor.mail.fail_instructions(node, "tree_budget_exhausted")
         if not node.instructions:

@@ -405,7 +405,7 @@ async def test_the_turns_of_all_agents_are_counted_together(opened: Opened) -> N
         assert (await agent.prompt("root")).stop == "max_turns"
         assert supervisor.budgets.turns == 3
         (child,) = supervisor.tree.root.children.values()
-        assert (child.stop, child.turns) == ("max_turns", 2)
+        assert (child.stop, child.turns, child.answer) == ("max_turns", 2, "[no answer: all turns were used up]")
 
 
 async def test_how_many_agents_there_may_be_is_a_limit(opened: Opened) -> None:
