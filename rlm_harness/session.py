@@ -7,7 +7,6 @@ the worker up, which then ends what it runs or is killed; a third waits for noth
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -15,19 +14,13 @@ from typing import TypeVar
 
 import trio
 
-import rlm_wire
-from rlm_harness.agent import Agent, Outcome
-from rlm_harness.connection import connection_told
-from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted
-from rlm_harness.ledger.history import History
-from rlm_harness.ledger.writer import Ledger, LedgerError
+from rlm_harness.agent import Outcome
+from rlm_harness.events import Cancelling, Emit, SessionEnded
+from rlm_harness.ledger.writer import LedgerError
 from rlm_harness.model.interface import Model, ModelError
-from rlm_harness.opening import Task, open_session
+from rlm_harness.opening import Agents, Task, open_agents
 from rlm_harness.skills.table import SkillTable
-from rlm_harness.supervisor.calls import AgentCalls
 from rlm_harness.supervisor.restoring import notice, restore
-from rlm_harness.supervisor.supervisor import Supervisor, open_supervisor
-from rlm_harness.workspace import Workspace
 from rlm_wire.errors import SessionLost
 
 Result = TypeVar("Result")
@@ -135,44 +128,30 @@ async def run_task(
     Cancellation: ends everything at once; the ledger has what was recorded so far.
     """
     started = trio.current_time()
-    service = rlm_wire.Service()
-    calls = AgentCalls(service)
-    if skills is not None:
-        skills.register(service)
-    async with open_session(task, model.name, service, token) as opened:
-        workspace, ledger, info = opened.workspace, opened.ledger, opened.workspace.info
-        await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
-        await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
-        with interrupts.connected(workspace.abandon):
-            agents = open_supervisor(
-                workspace,
-                model,
-                emit,
-                ledger,
-                calls,
-                policy=task.policy,
-                tool_policy=task.tool_policy,
-                compaction=task.compaction,
-            )
-            async with connection_told(workspace.peer, emit), agents as (supervisor, agent):
-                work = partial(_work, task.text, supervisor, agent, opened.history)
-                stop, answer, message = await _prompt(work, interrupts)
-        notices, turns, usage = supervisor.notices, supervisor.budgets.turns, supervisor.usage
-        if isinstance(message, LedgerError):
-            message = f"{message}; rlm-harness resume {ledger.session} goes on with it when that is mended"
-        try:
-            done = {"turns": turns, "usage": usage}
-            await ledger.write_meta(_meta(ledger, model, workspace, status=stop) | done)
-        except LedgerError as error:
-            notices.append(str(error))
-    duration = trio.current_time() - started
-    ended = SessionEnded(stop, answer, turns, usage, duration, str(ledger.path), str(message), notices)
+    opening = open_agents(task, model, emit, token=token, skills=skills, connected=interrupts.connected)
+    async with opening as agents:
+        work = partial(_work, task.text, agents)
+        agents.stop, answer, message = await _prompt(work, interrupts)
+    supervisor, ledger = agents.supervisor, agents.ledger
+    if isinstance(message, LedgerError):
+        message = f"{message}; rlm-harness resume {ledger.session} goes on with it when that is mended"
+    ended = SessionEnded(
+        agents.stop,
+        answer,
+        supervisor.budgets.turns,
+        supervisor.usage,
+        trio.current_time() - started,
+        str(ledger.path),
+        str(message),
+        supervisor.notices,
+    )
     await emit(ended)
     return ended
 
 
-async def _work(text: str, supervisor: Supervisor, agent: Agent, history: History | None) -> Outcome:
-    """Have the root agent work on `text`, or (empty) on what was under way when `history` was broken off."""
+async def _work(text: str, agents: Agents) -> Outcome:
+    """Have the root agent work on `text`, or (empty) on what was under way when its history was broken off."""
+    supervisor, agent, history = agents.supervisor, agents.agent, agents.history
     if history is not None:
         await restore(supervisor)
         recovered = await agent.restore(history, await notice(supervisor, supervisor.tree.root, history))
@@ -196,17 +175,6 @@ async def _prompt(work: Callable[[], Awaitable[Outcome]], interrupts: Interrupts
         else:
             return outcome.stop, outcome.answer, _ADVICE.get(outcome.stop, "")
     return "cancelled", "", ""
-
-
-def _meta(ledger: Ledger, model: Model, workspace: Workspace, *, status: str) -> dict[str, object]:
-    return {
-        "session": ledger.session,
-        "status": status,
-        "model": model.name,
-        "workspace": workspace.info.cwd,
-        "worker": workspace.info.worker,
-        "updated_at": time.time(),
-    }
 
 
 def exit_code(ended: SessionEnded | None, interrupts: Interrupts) -> int:
