@@ -77,7 +77,7 @@ def _in_tree(agent: AgentRecord) -> str:
 
 
 def _name(agent: AgentRecord) -> str:
-    return printable(f"{agent.id} {agent.meta.name!r}" if agent.meta.name else agent.id)
+    return printable(f"{agent.id} {agent.name!r}" if agent.name else agent.id)
 
 
 def _records(agent: AgentRecord, *, full: bool) -> Iterator[str]:

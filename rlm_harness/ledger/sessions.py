@@ -34,7 +34,6 @@ class Meta(msgspec.Struct, frozen=True):
     model: str = ""
     workspace: str = ""
     worker: str = ""
-    name: str | None = None
     turns: int | None = None
     usage: Usage | None = None
 
@@ -47,6 +46,7 @@ class AgentRecord(msgspec.Struct, frozen=True):
     """
 
     id: str
+    name: str | None
     directory: Path
     depth: int
     meta: Meta
@@ -143,8 +143,11 @@ def summary_of(directory: Path) -> SessionRecord:
     )
 
 
-def load_agents(directory: Path, depth: int = 0) -> AgentRecord:
-    """The agent whose ledger is in `directory`, and all below it. What cannot be read says so in its `problem`."""
+def load_agents(directory: Path, depth: int = 0, name: str | None = None) -> AgentRecord:
+    """The agent whose ledger is in `directory`, and all below it, in the order in which they were started.
+
+    What cannot be read says so in its `problem`. `name` is what its parent called it.
+    """
     meta, history, problem = _read_meta(directory), None, ""
     try:
         history = read_history(directory)
@@ -154,16 +157,22 @@ def load_agents(directory: Path, depth: int = 0) -> AgentRecord:
         problem = f"cannot read {directory / LEDGER}: {error.strerror}"
     except LedgerDamaged as error:
         problem = str(error)
-    children = sorted(path for path in directory.glob(CHILDREN) if path.is_dir())
+    names = {event["child"]: event.get("name") for event in history.of("sub_spawn")} if history is not None else {}
+    order = {child: place for place, child in enumerate(names)}
+    children = sorted(
+        (path for path in directory.glob(CHILDREN) if path.is_dir()),
+        key=lambda path: (order.get(path.name, len(order)), path.name),
+    )
     return AgentRecord(
         id=directory.name if depth else "root",
+        name=name,
         directory=directory,
         depth=depth,
         meta=meta,
         status="running" if _may_run(directory) else _status(meta, history),
         history=history,
         problem=problem,
-        children=[load_agents(child, depth + 1) for child in children],
+        children=[load_agents(child, depth + 1, names.get(child.name)) for child in children],
     )
 
 
@@ -178,7 +187,7 @@ def as_json(root: AgentRecord) -> dict[str, Any]:
             {
                 "id": agent.id,
                 "parent": parent,
-                "name": agent.meta.name,
+                "name": agent.name,
                 "depth": agent.depth,
                 "status": agent.status,
                 "turns": agent.turns,

@@ -126,8 +126,6 @@ async def test_a_session_is_shown_with_its_tree_and_what_each_agent_did(tmp_path
         session(child.directory, user("closer"), name="sub-00000002"),
     ):
         pass
-    await trio.lowlevel.checkpoint()
-    (child.directory / "meta.json").write_text('{"status": "answered", "name": "scout"}')
     text = shown(root.directory)
     head, tree, *agents = text.split("\n\n")
     assert head.startswith(f"session {root.session}: answered\nm\nstarted ")
@@ -145,6 +143,15 @@ async def test_a_session_is_shown_with_its_tree_and_what_each_agent_did(tmp_path
     ):
         assert part in agents[0]
     assert "assistant (turn 1, 0.50 s, 10 + 2 tokens)\n  Seen." in agents[1]
+
+
+async def test_agents_are_in_the_order_in_which_they_were_started(tmp_path):
+    spawns = [records.SubSpawn(child=name, child_dir=name, prompt="") for name in ("sub-2", "sub-1")]
+    async with session(tmp_path, user("go"), *spawns) as root:
+        for name in ("sub-0", "sub-1", "sub-2"):
+            async with session(root.directory, name=name):
+                pass
+    assert [agent.id for agent in load_agents(root.directory).descendants()] == ["root", "sub-2", "sub-1", "sub-0"]
 
 
 async def test_an_agent_that_has_not_begun_is_no_problem(tmp_path):
