@@ -13,6 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from rlm_harness.commands import sessions, show
+from rlm_harness.commands.options import (
+    CONCURRENCY,
+    DEFAULT_BASE_URL,
+    MAX_DEPTH,
+    MAX_TOKENS,
+    add_limits,
+    add_places,
+    add_skills,
+)
 from rlm_harness.commands.output import complain
 from rlm_wire import __version__
 
@@ -23,11 +32,6 @@ if TYPE_CHECKING:
     from rlm_harness.secrets import Secret
     from rlm_harness.skills.table import SkillTable
 
-DEFAULT_BASE_URL = "https://api.openai.com/v1"
-
-MAX_TOKENS = 1_000_000
-MAX_DEPTH = 1
-CONCURRENCY = 4
 
 EXAMPLES = """\
 examples:
@@ -106,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     resume.add_argument("task", nargs="?", default="", metavar="TASK", help="what the model is to do next")
     resume.add_argument("--model", metavar="NAME", help="another model than before")
     for command in (run, resume):
-        _add_skills(_add_limits(_add_places(command)))
+        add_skills(add_limits(add_places(command)))
     # A session is gone on with within the limits that it was begun with.
     run.set_defaults(run=_run, directory=None, max_tokens=MAX_TOKENS, max_depth=MAX_DEPTH, parallel_tools=False)
     run.set_defaults(allow_git=True, concurrency=CONCURRENCY)
@@ -122,100 +126,6 @@ def _parser() -> argparse.ArgumentParser:
     for command in (run, resume, demo):
         command.add_argument("--json", action="store_true", help="print one event a line as JSON")
     return parser
-
-
-def _add_places(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    command.add_argument("--base-url", metavar="URL", help=f"OPENAI_BASE_URL or {DEFAULT_BASE_URL} if not given")
-    command.add_argument("--api-key-file", metavar="PATH", help="a file with the key, instead of OPENAI_API_KEY")
-    command.add_argument("--workspace", metavar="URL", help="a running worker; without it one is started here")
-    token = command.add_mutually_exclusive_group()
-    token.add_argument("--token-file", metavar="PATH", help="a file with the worker's token, instead of RLM_TOKEN")
-    token.add_argument("--token-fd", metavar="N", type=int, help="an open descriptor to read the worker's token from")
-    return command
-
-
-def _add_skills(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--skills",
-        metavar="NAMES",
-        type=lambda text: [name for name in text.split(",") if name],
-        help="which functions cells have, of bash, edit, fetch, search; all if not given, search if there is a key",
-    )
-    command.add_argument(
-        "--search-key-file", metavar="PATH", help="a file with the key for serper.dev, instead of SERPER_API_KEY"
-    )
-    command.add_argument(
-        "--mcp", metavar="PATH", help='MCP servers whose tools cells have as functions: {"mcpServers": {...}}'
-    )
-    command.add_argument(
-        "--no-git",
-        dest="allow_git",
-        action="store_false",
-        default=None,
-        help="refuse git commands that look beyond the history of what is checked out; no more than a courtesy",
-    )
-
-
-def _add_limits(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    command.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls, of all agents")
-    command.add_argument(
-        "--max-tokens",
-        metavar="N",
-        type=_positive,
-        help=f"give up after N tokens, of all agents (default {MAX_TOKENS})",
-    )
-    command.add_argument(
-        "--max-depth",
-        metavar="N",
-        type=_count,
-        help="how deep agents may start agents: 0 not at all, 1 (the default) only the first",
-    )
-    command.add_argument("--max-agents", metavar="N", type=_count, help="how many agents may be started in all")
-    command.add_argument(
-        "--concurrency",
-        metavar="N",
-        type=_positive,
-        help=f"model calls at the same time, of all agents (default {CONCURRENCY})",
-    )
-    command.add_argument(
-        "--tools", metavar="NAMES", type=_tools, help="which tools there are, by comma; all if not given"
-    )
-    command.add_argument(
-        "--parallel-tools",
-        action="store_true",
-        default=None,
-        help="let a reply have several tool calls, which are run one after the other",
-    )
-    command.add_argument(
-        "--summarize-at-tokens",
-        metavar="N",
-        type=_positive,
-        help="have the model summarise the conversation when it is this long; without it, when its window fills up",
-    )
-    return command
-
-
-def _positive(text: str) -> int:
-    number = _count(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return number
-
-
-def _tools(text: str) -> tuple[str, ...]:
-    from rlm_harness.tools import TOOLS
-
-    names = tuple(name for name in text.split(",") if name)
-    for name in names:
-        if name not in TOOLS:
-            raise argparse.ArgumentTypeError(f"there is no tool {name!r}; the tools are {', '.join(TOOLS)}")
-    return names
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
 
 
 def _resume(options: argparse.Namespace) -> int:
