@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from rlm_harness.events import AgentChanged, AgentSpawned
     from rlm_harness.ledger.history import History, LedgerDamaged, read_history
     from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
+    from rlm_harness.mcp_servers.configuration import read_mcp_file
     from rlm_harness.model.chat import open_chat_model
     from rlm_harness.model.interface import Model, ModelError
     from rlm_harness.model.scripted import ScriptedModel
     from rlm_harness.replication import LedgerSource
+    from rlm_harness.skills.opening import open_skills
+    from rlm_harness.skills.table import SkillTable
     from rlm_harness.supervisor.calls import AgentCalls
     from rlm_harness.supervisor.policy import Policy
     from rlm_harness.supervisor.supervisor import Supervisor, open_supervisor
@@ -43,6 +46,7 @@ __all__ = [
     "Outcome",
     "Policy",
     "ScriptedModel",
+    "SkillTable",
     "Supervisor",
     "ToolPolicy",
     "Workspace",
@@ -50,8 +54,10 @@ __all__ = [
     "create_ledger",
     "local_worker_url",
     "open_chat_model",
+    "open_skills",
     "open_supervisor",
     "read_history",
+    "read_mcp_file",
 ]
 
 _HOMES = {
@@ -71,6 +77,7 @@ _HOMES = {
     "Outcome": "agent",
     "Policy": "supervisor.policy",
     "ScriptedModel": "model.scripted",
+    "SkillTable": "skills.table",
     "Supervisor": "supervisor.supervisor",
     "ToolPolicy": "decisions",
     "Workspace": "workspace",
@@ -78,8 +85,10 @@ _HOMES = {
     "create_ledger": "ledger.writer",
     "local_worker_url": "workspace",
     "open_chat_model": "model.chat",
+    "open_skills": "skills.opening",
     "open_supervisor": "supervisor.supervisor",
     "read_history": "ledger.history",
+    "read_mcp_file": "mcp_servers.configuration",
 }
 
 
