@@ -11,6 +11,7 @@ that is idle keeps what it has, but no place: it might never be woken.
 from __future__ import annotations
 
 import heapq
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -69,24 +70,69 @@ class ModelSlots:
 
 
 class Places:
-    """At most `limit` agents of each depth are at work at the same time; the others queue, first come first served."""
+    """At most `limit` agents of each depth are at work at the same time; the others wait.
+
+    The next is the first to come of those whose parent has the fewest at work: who starts a thousand agents does not
+    keep its neighbour, who starts two, from having any.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._depths: dict[int, trio.CapacityLimiter] = {}
-        self._holders: set[str] = set()
+        self._depths: dict[int, _Depth] = {}
+        self._holders: dict[str, tuple[int, str]] = {}  # depth and parent
 
-    async def take(self, agent: str, depth: int) -> None:
+    async def take(self, agent: str, depth: int, parent: str) -> None:
         """Wait until `agent` may be at work; at once if it has a place already. Cancellation: harmless."""
         if agent not in self._holders:
-            await self._depth(depth).acquire_on_behalf_of(agent)
-            self._holders.add(agent)
+            await self._depths.setdefault(depth, _Depth(self._limit)).take(parent)
+            self._holders[agent] = (depth, parent)
 
-    def give(self, agent: str, depth: int) -> None:
+    def give(self, agent: str) -> None:
         """`agent` is not at work for now; harmless if it has no place."""
         if agent in self._holders:
-            self._holders.remove(agent)
-            self._depth(depth).release_on_behalf_of(agent)
+            depth, parent = self._holders.pop(agent)
+            self._depths[depth].give(parent)
 
-    def _depth(self, depth: int) -> trio.CapacityLimiter:
-        return self._depths.setdefault(depth, trio.CapacityLimiter(self._limit))
+
+class _Depth:
+    """The places of one depth."""
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+        self._working = Counter[str]()  # by parent
+        self._waiting: dict[str, deque[tuple[int, trio.Event]]] = {}  # by parent, in order
+        self._arrived = 0
+
+    async def take(self, parent: str) -> None:
+        if self._free:
+            self._free -= 1
+            self._working[parent] += 1
+            return
+        self._arrived += 1
+        entry = (self._arrived, trio.Event())
+        queue = self._waiting.setdefault(parent, deque())
+        queue.append(entry)
+        try:
+            await entry[1].wait()
+        except trio.Cancelled:
+            if entry[1].is_set():  # it was given to us in the same instant
+                self.give(parent)
+            else:
+                self._remove(parent, entry)
+            raise
+
+    def give(self, parent: str) -> None:
+        self._working[parent] -= 1
+        if not self._waiting:
+            self._free += 1
+            return
+        following = min(self._waiting, key=lambda other: (self._working[other], self._waiting[other][0][0]))
+        entry = self._waiting[following][0]
+        self._remove(following, entry)
+        self._working[following] += 1
+        entry[1].set()
+
+    def _remove(self, parent: str, entry: tuple[int, trio.Event]) -> None:
+        self._waiting[parent].remove(entry)
+        if not self._waiting[parent]:
+            del self._waiting[parent]

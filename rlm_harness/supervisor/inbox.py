@@ -22,7 +22,8 @@ class Inbox:
     """Events in order of arrival.
 
     *Loud* events are announced to the agent, *quiet* ones only end its waits. At the limit, events that were read make
-    room, the first read first.
+    room, the first read first. If none was, what must be recorded still comes, up to twice the limit; then the oldest
+    make room, which are in the journal only.
     """
 
     def __init__(self, limit: int = INBOX_LIMIT) -> None:
@@ -40,10 +41,13 @@ class Inbox:
     def add(self, event: InboxEvent, *, loud: bool, required: bool) -> None:
         """Put `event` in, as unread. Raises InboxFull unless it is `required`."""
         if len(self._events) >= self._limit:
+            if not self._read:
+                if not required:
+                    raise InboxFull
+                if len(self._events) >= 2 * self._limit:
+                    self.read(next(iter(self._arrival)))
             if self._read:
                 del self._events[self._read.popleft()]
-            elif not required:
-                raise InboxFull
         self._arrived += 1
         self._events[event.id] = event
         self._arrival[event.id] = self._arrived

@@ -49,7 +49,7 @@ async def live(supervisor: Supervisor, node: Node) -> None:
         ledger = str(node.directory / "messages.jsonl")
         with node.work:
             await supervisor.emit(AgentSpawned(parent, node.name, node.depth, node.task, ledger, agent=node.id))
-            await supervisor.places.take(node.id, node.depth)
+            await supervisor.places.take(node.id, node.depth, node.parent.id)
             await _work(supervisor, node)
             status = "completed"
     except (ModelError, LedgerError, UserError, CallError, SessionLost) as error:
@@ -110,9 +110,10 @@ async def _first(supervisor: Supervisor, node: Node, agent: Agent, history: Hist
 
 async def _converse(supervisor: Supervisor, node: Node, agent: Agent, work: Work | None) -> None:
     """`work`, and what comes later, until there is nothing more to do."""
+    assert node.parent is not None
     while True:
         if work is not None:
-            await supervisor.places.take(node.id, node.depth)
+            await supervisor.places.take(node.id, node.depth, node.parent.id)
             node.change("running")
             await _tell_change(supervisor, node)
             outcome = await work()
@@ -135,7 +136,7 @@ async def _rest(supervisor: Supervisor, node: Node) -> None:
     if node.instructions:
         return
     node.change("idle")
-    supervisor.places.give(node.id, node.depth)
+    supervisor.places.give(node.id)
     await _tell_change(supervisor, node)
     while not node.instructions:
         await node.news.wait()
@@ -161,7 +162,7 @@ async def _conclude(supervisor: Supervisor, node: Node, status: AgentStatus) -> 
             await supervisor.mail.fail_instructions(node, f"agent_{status}")
             await supervisor.mail.tell_outcome(node, status)
             node.change(status)
-            supervisor.places.give(node.id, node.depth)
+            supervisor.places.give(node.id)
             with trio.move_on_after(TELL_TIMEOUT):
                 await _tell_change(supervisor, node)
     finally:

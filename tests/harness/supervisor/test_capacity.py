@@ -94,25 +94,73 @@ async def test_a_slot_given_to_one_who_gives_up_in_the_same_instant_goes_on(line
     assert line.served[-1] == "c"
 
 
-async def test_places_are_counted_by_depth_and_kept_until_given_back(autojump_clock):
-    places = Places(1)
-    await places.take("a", 1)
-    await places.take("a", 1)
-    await places.take("below", 2)
-    order = []
-
-    async def take(name):
-        await places.take(name, 1)
-        order.append(name)
-
+@pytest.fixture
+async def places(autojump_clock):
+    """A function that has agents come for a place, one after the other; those that got one are in `order`."""
+    order, kept = [], Places(1)
     async with trio.open_nursery() as nursery:
-        for name in "bc":
-            nursery.start_soon(take, name)
+
+        async def come(*agents):
+            for agent in agents:
+                nursery.start_soon(take, agent)
+                await trio.testing.wait_all_tasks_blocked()
+
+        async def take(agent):
+            await kept.take(agent, 1, agent[0])
+            order.append(agent)
+
+        async def give(agent):
+            kept.give(agent)
             await trio.testing.wait_all_tasks_blocked()
-        assert order == []
-        places.give("a", 1)
-        places.give("a", 1)
-        await trio.testing.wait_all_tasks_blocked()
-        assert order == ["b"]
-        places.give("b", 1)
-    assert order == ["b", "c"]
+
+        come.give, come.order, come.kept, come.nursery = give, order, kept, nursery
+        yield come
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_place_is_kept_until_it_is_given_back_and_counted_by_depth(places):
+    await places("a1", "a2", "a3")
+    assert places.order == ["a1"]
+    await places.kept.take("a1", 1, "a")
+    await places.kept.take("below", 2, "a1")
+    await places.give("nobody")
+    await places.give("a1")
+    await places.give("a1")
+    assert places.order == ["a1", "a2"]
+    await places.give("a2")
+    assert places.order == ["a1", "a2", "a3"]
+
+
+async def test_who_has_started_many_does_not_keep_its_neighbour_from_having_any(places):
+    places.kept._limit = 2
+    await places("a1", "a2", "a3", "a4", "b1", "b2")
+    for agent in ("a1", "a2", "b1"):
+        await places.give(agent)
+    assert places.order == ["a1", "a2", "b1", "a3", "b2"]
+
+
+async def test_who_gives_up_takes_no_place_along(places):
+    await places("a1")
+    with trio.CancelScope() as scope:
+        places.nursery.start_soon(cancel_when_waiting, scope, lambda: None)
+        await places.kept.take("b1", 1, "b")
+    assert scope.cancelled_caught
+    await places("a2")
+    await places.give("a1")
+    assert places.order == ["a1", "a2"]
+
+
+async def test_a_place_given_to_one_who_gives_up_in_the_same_instant_goes_on(places):
+    await places("a1")
+    with trio.CancelScope() as scope:
+        places.nursery.start_soon(cancel_when_waiting, scope, lambda: places.kept.give("a1"))
+        await places.kept.take("b1", 1, "b")
+    assert scope.cancelled_caught
+    await places("a2")
+    assert places.order == ["a1", "a2"]
+
+
+async def cancel_when_waiting(scope, then):
+    await trio.testing.wait_all_tasks_blocked()
+    scope.cancel()
+    then()

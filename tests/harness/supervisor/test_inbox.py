@@ -85,3 +85,12 @@ def test_at_the_limit_what_was_read_makes_room_and_what_must_come_comes():
     inbox.add(event("d"), loud=True, required=True)
     assert ids(inbox) == ["a", "c", "d"]
     assert inbox.unread == 3
+
+
+def test_an_agent_that_never_reads_loses_the_oldest_events_at_twice_the_limit():
+    inbox = Inbox(limit=2)
+    for name in "abcdef":
+        inbox.add(event(name), loud=name == "a", required=True)
+    assert ids(inbox, unread_only=False) == ["c", "d", "e", "f"]
+    assert (inbox.unread, inbox.unannounced, inbox.ready) == (0, False, True)
+    assert inbox.get("a") is None
