@@ -10,6 +10,7 @@ from harness.actors import Actors, Opened, cell, records, says, silent, tool
 
 from rlm_harness.model.interface import Reply
 from rlm_harness.supervisor.inbox import Inbox
+from rlm_wire.methods.inbox import InboxEvent
 
 READ = "for e in rlm.inbox.list(): e = rlm.inbox.read(e.id); print(e.type, e.content)"
 
@@ -176,7 +177,9 @@ async def test_a_full_inbox_takes_no_more_messages_but_every_answer(opened: Open
         ],
     )
     async with opened(model) as (supervisor, agent):
-        supervisor.tree.root.inbox = Inbox(limit=0)
+        root = supervisor.tree.root
+        root.inbox = Inbox(limit=1)
+        root.inbox.add(InboxEvent("0", "agent.message", "sub-0", 0.0, {}), loud=True, required=False)
         await agent.prompt("root")
     assert model.seen("child", 1) == "resource_exhausted: inbox event limit reached\n"
-    assert model.seen("root", 2).startswith("agent.completed ")
+    assert [line.split()[0] for line in model.seen("root", 2).splitlines()] == ["agent.message", "agent.completed"]
