@@ -62,8 +62,8 @@ examples:
       with another model, and in another place
 
 Model, endpoint, workspace and limits are those that the session was begun with; keys and tokens must be given again.
-If the worker still has the workspace (it keeps it for a minute), kernels, jobs and services are as they were; else they
-are gone, and the files as they were left. The model is told what is known, and what is not.
+If the worker still has the workspace (rlm-worker serve --lease says how long), kernels, jobs and services are as they
+were; else they are gone, and the files as they were left. The model is told what is known, and what is not.
 Exit codes: as of rlm-harness run.
 """
 

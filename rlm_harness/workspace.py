@@ -48,6 +48,10 @@ CLOSE_TIMEOUT = 10.0
 """Seconds an agent's kernel and commands get to end; beyond it the worker is stuck, and ends with its connection."""
 
 
+LEASE_BORNE = 7 * 24 * 3600
+"""Seconds that a workspace may be kept for us while we are away: how long it is, is the worker's to say."""
+
+
 def local_worker_url() -> str:
     """The URL of a worker as a child process of this one, run by the same interpreter."""
     return f"stdio:{shlex.quote(sys.executable)} -m rlm_worker serve --stdio"
@@ -256,7 +260,8 @@ class Workspace:
                 "Workspace needs Trio: run it under trio.run, or use rlm_wire.blocking / rlm_wire.asyncio"
             )
         cells = CellScopes()
-        async with rlm_wire.connect(url, HarnessService(cells, service), token=token, trace=trace) as peer:
+        answers, limits = HarnessService(cells, service), rlm_wire.Limits(lease=LEASE_BORNE)
+        async with rlm_wire.connect(url, answers, token=token, limits=limits, trace=trace) as peer:
             adopted = await _adopt(peer, adopt, secret) if adopt and secret is not None else None
             if adopted is not None:
                 info = adopted.info

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import rlm_wire
+from rlm_wire.frames.limits import LEASE
 from rlm_wire.tokens import exposure, take_token
 from rlm_worker import environment
 from rlm_worker.processes.tiers import TIERS
@@ -55,6 +56,10 @@ _NO_TERMINAL = (
 )
 
 _ENDING = [signal.SIGTERM, signal.SIGINT]
+
+
+LONGEST_LEASE = 7 * 24 * 3600
+"""Seconds: whatever is left running by then has been forgotten."""
 
 
 class _UserError(Exception):
@@ -110,6 +115,13 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--certificate", metavar="PATH", help="TLS: our certificate (PEM), instead of one made here")
     serve.add_argument("--key", metavar="PATH", help="TLS: its private key (PEM), if that is in another file")
     serve.add_argument("--client-ca", metavar="PATH", help="TLS: only clients with a certificate of this authority")
+    serve.add_argument(
+        "--lease",
+        metavar="SECONDS",
+        type=_seconds,
+        default=LEASE,
+        help=f"how long to keep the workspace of a harness that is gone without a word (default {LEASE})",
+    )
     serve.add_argument("--verbose", action="store_true", help="say more on stderr")
     serve.set_defaults(run=_serve)
     attach = commands.add_parser(
@@ -140,6 +152,12 @@ def _parser() -> argparse.ArgumentParser:
             help=f"how processes are contained: {', '.join(TIERS)} (default: RLM_CONTAINMENT, or the best there is)",
         )
     return parser
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > LONGEST_LEASE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of seconds, at most {LONGEST_LEASE}")
+    return int(text)
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -194,7 +212,8 @@ def _serve(options: argparse.Namespace) -> int:
         raise _UserError("--key and --client-ca need --certificate: clients that have one will want to check ours")
     import trio
 
-    refusal = trio.run(_run, _url(options), token, _tls_context(options), cwd, inherited, tier)
+    limits = rlm_wire.Limits(lease=options.lease)
+    refusal = trio.run(_run, _url(options), token, _tls_context(options), limits, cwd, inherited, tier)
     if options.stdio and refusal is not None:
         _say(f"refused the client on stdio: {str(refusal).removeprefix('stdio:: ')}")
         return 1
@@ -218,7 +237,13 @@ def _tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 async def _run(
-    url: str, token: bytes | None, tls: ssl.SSLContext | None, cwd: str, env: dict[str, str], tier: str | None
+    url: str,
+    token: bytes | None,
+    tls: ssl.SSLContext | None,
+    limits: rlm_wire.Limits,
+    cwd: str,
+    env: dict[str, str],
+    tier: str | None,
 ) -> rlm_wire.WireError | None:
     """Serve until the client on stdio has left, or a signal comes; why the last client was refused, if one was."""
     import trio
@@ -234,7 +259,7 @@ async def _run(
             open_reaper(tier) as reaper,
             open_kernel_host(reaper, env=env) as kernel_host,
             rlm_wire.serve(
-                url, worker_service(Worker(reaper, kernel_host, cwd, env)), token, ssl_context=tls
+                url, worker_service(Worker(reaper, kernel_host, cwd, env)), token, ssl_context=tls, limits=limits
             ) as server,
             trio.open_nursery() as nursery,
         ):
