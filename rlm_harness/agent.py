@@ -22,6 +22,7 @@ from rlm_harness.ledger import records
 from rlm_harness.ledger.history import History
 from rlm_harness.ledger.writer import Ledger
 from rlm_harness.model.interface import Content, Message, Model, Reply, ToolCall
+from rlm_harness.pictures import Picture, pictures_message
 from rlm_harness.recovery import OpenPrompt, Recovered, recover
 from rlm_harness.rendering import Rendered, as_output, render_error, shorten
 from rlm_harness.supervision import BudgetExhausted, Supervision, Unsupervised
@@ -233,22 +234,29 @@ class Agent:
 
     async def _carry_out(self, steps: Sequence[Run | Refuse]) -> None:
         """Run the calls one after the other. What must reach the model by other messages follows all their results."""
-        recovery = []
+        recovery: list[str] = []
+        pictures: list[Picture] = []
         for step in steps:
             await trio.lowlevel.checkpoint_if_cancelled()
             match step:
                 case Run(call, arguments):
-                    recovery += await self._run(call, arguments)
+                    rendered = await self._run(call, arguments)
+                    recovery += rendered.recovery
+                    pictures += rendered.pictures
                 case Refuse(calls, error):
                     for call in calls:
                         await self._conclude(call, render_error(error), duration=0.0)
         for notice in recovery:
             message = prompts.runtime_event("recovery", notice)
             await self._conversation.add(records.KernelRecovery(message=message, provenance={"kind": "recovery"}))
+        if pictures and self._tool_policy.pictures:
+            provenance = {"kind": "notice", "pictures": len(pictures)}
+            shown = records.CellPictures(message=pictures_message(pictures), provenance=provenance)
+            await self._conversation.add(shown)
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def _run(self, call: ToolCall, arguments: Arguments) -> list[str]:
-        """Run one call; what the model must be told beside its result."""
+    async def _run(self, call: ToolCall, arguments: Arguments) -> Rendered:
+        """Run one call, and record its result."""
 
         async def show(text: str) -> None:
             await self._emit(ToolOutput(call.id, text))
@@ -260,7 +268,7 @@ class Agent:
         else:
             rendered = await run_tool(self._tools, arguments, show, self._tool_policy.timeout)
         await self._conclude(call, rendered, duration=trio.current_time() - started)
-        return rendered.recovery
+        return rendered
 
     async def _wait(self, seconds: float) -> Rendered:
         note = f"[waiting is for {MAX_WAIT} seconds at most]\n" if seconds > MAX_WAIT else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import trio
@@ -20,9 +21,18 @@ class Mark(msgspec.Struct, frozen=True):
     size: int
 
 
+PICTURE_SIZE: Final = 6000
+"""Bytes of text that cost about as many tokens as a picture, however large that is."""
+
+
 def message_size(message: Message) -> int:
-    """Bytes of `message` as it is sent."""
-    return len(msgspec.json.encode(message))
+    """Bytes of `message` as it is sent; of a picture, those of as much text."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return len(msgspec.json.encode(message))
+    texts = [part for part in content if part.get("type") != "image_url"]
+    size = len(msgspec.json.encode({**message, "content": texts}))
+    return size + PICTURE_SIZE * (len(content) - len(texts))
 
 
 class Conversation:

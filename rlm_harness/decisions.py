@@ -75,13 +75,14 @@ class ToolPolicy(msgspec.Struct, frozen=True):
     """Which tools there are, and whether a reply may ask for `several` calls, which are run in order.
 
     `timeout` is the seconds a command or cell gets, unless the model asks for another time; `max_result` the bytes of a
-    result that the model sees whole.
+    result that the model sees whole. `pictures`: the model can see, and is shown what its cells show.
     """
 
     tools: Sequence[str] = TOOLS
     several: bool = False
     timeout: int = EXEC_TIMEOUT
     max_result: int = MAX_RESULT
+    pictures: bool = False
 
 
 ONE_OF_ALL: Final = ToolPolicy()

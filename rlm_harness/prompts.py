@@ -33,6 +33,7 @@ this conversation. Plain text, no tool call. Say: what was asked, in its own wor
 and how you know; what you found out (paths, names, values, errors, exact where it counts); what is left, and the next \
 step; which variables, jobs, services and files of yours matter."""
 
+PICTURES = "What your cell has shown:"
 WAIT_EVENTS = "Events are available: see rlm.inbox.list()."
 WAIT_TIMED_OUT = "No events came within the time."
 

@@ -10,6 +10,7 @@ import codecs
 
 import msgspec
 
+from rlm_harness.pictures import Picture, pictures_of
 from rlm_wire.errors import CallError
 from rlm_wire.methods.kernels import CellResult, Display
 from rlm_wire.methods.tools import BashResult, EditResult, FetchResult, Output
@@ -23,7 +24,7 @@ class Rendered(msgspec.Struct, frozen=True):
 
     `note` is the part of the text that is not the captured output; `recovery` must reach the model by messages of its
     own, where no shortening can hide it. `exit_code` is that of a command that ran to its end, `skill_calls` what a
-    cell called.
+    cell called, `pictures` what it has shown, for models that can see.
     """
 
     output: Output
@@ -32,6 +33,7 @@ class Rendered(msgspec.Struct, frozen=True):
     recovery: list[str] = []
     exit_code: int | None = None
     skill_calls: dict[str, int] = {}
+    pictures: list[Picture] = []
 
 
 def as_output(text: str) -> Output:
@@ -139,7 +141,14 @@ def render_cell(result: CellResult, timeout: float | None) -> Rendered:
     if not result.output.bytes and not lines:
         lines.append("(no output)")
     note = "\n".join(lines)
-    return Rendered(join(result.output, note), status, note, result.notices, skill_calls=result.skill_calls)
+    return Rendered(
+        join(result.output, note),
+        status,
+        note,
+        result.notices,
+        skill_calls=result.skill_calls,
+        pictures=pictures_of(result.displays),
+    )
 
 
 def render_edit(result: EditResult) -> Rendered:

@@ -71,6 +71,13 @@ class KernelRecovery(_Record):
     provenance: dict[str, Any]
 
 
+class CellPictures(_Record):
+    """What the cells of a turn have shown, as the model sees it."""
+
+    message: Message
+    provenance: dict[str, Any]
+
+
 class Assistant(_Record):
     """The whole reply, and each tool call's arguments: parsed, or why they could not be."""
 
@@ -199,6 +206,7 @@ MessageRecord: TypeAlias = (
     | EmptyReplyNudge
     | PlanReplyNudge
     | KernelRecovery
+    | CellPictures
     | Assistant
     | DiscardedAssistant
     | ToolResult
