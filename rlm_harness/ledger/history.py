@@ -100,8 +100,8 @@ class _Reading:
         if head.message_index != len(self.messages):
             raise ValueError(f"message {head.message_index} follows {len(self.messages)} others")
         if head.window is not None:
-            if head.window != len(self._windows) - 1:
-                raise ValueError(f"window {head.window} is closed")
+            if not self._windows or head.window != len(self._windows) - 1:
+                raise ValueError(f"window {head.window} is not open")
             self._windows[-1][1].append(len(self.messages))
         self.messages.append(message)
 

@@ -33,6 +33,7 @@ class Setup(msgspec.Struct, frozen=True):
     allow_git: bool = True
     tools: tuple[str, ...] | None = None
     parallel_tools: bool = False
+    pictures: bool = False
     summarize_at: int | None = None
 
     def __repr__(self) -> str:

@@ -189,6 +189,8 @@ async def reopen_ledger(directory: Path) -> AsyncIterator[tuple[Ledger, History]
         history = await trio.to_thread.run_sync(_recover, directory, descriptor)
         ledger = Ledger(directory, descriptor)
         ledger.restore(history)
+        if not history.windows:  # it was killed before it had written anything
+            await ledger.open_window("start", [])
         yield ledger, history
     finally:
         os.close(descriptor)

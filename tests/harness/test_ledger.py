@@ -242,7 +242,7 @@ async def test_a_torn_last_line_is_no_part_of_the_history(tmp_path):
     [
         (b'{"type":"user","message":{},"message_index":5,"window":1}', "message 5 follows 4 others"),
         (b'{"type":"user","message":{}}', "message None follows"),
-        (b'{"type":"user","message":{},"message_index":4,"window":0}', "window 0 is closed"),
+        (b'{"type":"user","message":{},"message_index":4,"window":0}', "window 0 is not open"),
         (b'{"type":"context_window","window":3,"message_indices":[]}', "window 3 follows 2 others"),
         (b'{"type":"context_window","window":2,"message_indices":[4]}', "a message that is not there"),
         (b"{", "truncated"),
@@ -278,6 +278,20 @@ async def test_a_ledger_is_gone_on_with_where_it_ended(tmp_path):
         assert await again.read(0, again.size) == again.path.read_bytes()
         check_invariants(read(again.path), again)
     assert again.path.read_bytes().startswith(before)
+
+
+async def test_a_ledger_that_was_never_begun_begins_when_it_is_gone_on_with(tmp_path):
+    (tmp_path / "messages.jsonl").write_bytes(b'{"torn')
+    async with reopen_ledger(tmp_path) as (ledger, history):
+        assert (history.events, history.torn) == ([], 6)
+        await ledger.append(user("first"))
+    assert [window.message_indices for window in read_history(tmp_path).windows] == [[0]]
+
+
+def test_a_message_needs_a_window(tmp_path):
+    (tmp_path / "messages.jsonl").write_bytes(b'{"type":"user","message":{},"message_index":0,"window":-1}\n')
+    with pytest.raises(LedgerDamaged, match=r"line 1 of .* window -1 is not open"):
+        read_history(tmp_path)
 
 
 async def test_a_session_in_use_is_not_taken_over_and_everybody_can_tell(tmp_path):

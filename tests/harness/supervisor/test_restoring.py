@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 
 import pytest
 import trio
-from harness.actors import Actors, says
+from harness.actors import Actors, Opened, cell, says, tool
 
 import rlm_wire
+from rlm_harness.agent import Agent
 from rlm_harness.events import Usage
 from rlm_harness.ledger import records
 from rlm_harness.ledger.files import replace
+from rlm_harness.ledger.history import History
+from rlm_harness.ledger.sessions import load_agents
 from rlm_harness.ledger.writer import create_ledger, reopen_ledger
+from rlm_harness.model.interface import Reply
 from rlm_harness.supervisor.calls import AgentCalls
 from rlm_harness.supervisor.journal import read_journal
 from rlm_harness.supervisor.policy import Policy
@@ -62,24 +67,105 @@ def write_journal(directory: Path, *entries: Any) -> None:
     replace(directory / "inbox.jsonl", b"".join(json.dumps(entry).encode() + b"\n" for entry in entries))
 
 
+class Concluding:
+    """A model that has seen enough, whoever it speaks for."""
+
+    name = "concluding"
+
+    def __init__(self) -> None:
+        self.shown: list[list[dict[str, Any]]] = []
+
+    async def reply(self, messages: Any, tools: Any, emit: Any, tool_choice: str = "auto") -> Reply:
+        await trio.lowlevel.checkpoint()
+        self.shown.append([dict(message) for message in messages])
+        return says("Enough.")
+
+
 @asynccontextmanager
 async def restored(
-    directory: Path, url: str, events: Any, model: Actors, **policy: Any
+    directory: Path, url: str, events: Any, model: Any, **policy: Any
 ) -> AsyncIterator[tuple[Supervisor, Node]]:
+    async with taken_up(directory, url, events, model, **policy) as (supervisor, _, _):
+        yield supervisor, supervisor.tree.root
+
+
+@asynccontextmanager
+async def taken_up(
+    directory: Path, url: str, events: Any, model: Any, **policy: Any
+) -> AsyncIterator[tuple[Supervisor, Agent, History]]:
     service = rlm_wire.Service()
     calls = AgentCalls(service)
     async with (
         Workspace.connect(url, cwd=str(directory), service=service) as workspace,
-        reopen_ledger(directory) as (ledger, _),
-        open_supervisor(workspace, model, events.emit, ledger, calls, policy=Policy(**policy)) as (supervisor, _),
+        reopen_ledger(directory) as (ledger, history),
+        open_supervisor(workspace, model, events.emit, ledger, calls, policy=Policy(**policy)) as (supervisor, agent),
     ):
         await restore(supervisor)
-        yield supervisor, supervisor.tree.root
+        yield supervisor, agent, history
 
 
 async def settled(node: Node) -> None:
     while node.settled_at is None:
         await node.news.wait()
+
+
+def well_formed(messages: list[dict[str, Any]]) -> bool:
+    """Each reply with calls is followed by their results."""
+    calls: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            calls.remove(message["tool_call_id"])
+        elif calls:
+            return False
+        calls = calls or [call["id"] for call in message.get("tool_calls", ())]
+    return not calls
+
+
+async def test_a_session_goes_on_whenever_its_harness_is_killed(
+    tmp_path: Path, worker_url: str, events: Any, opened: Opened
+) -> None:
+    """Snapshots of the files at each event of a session with two children, taken up one after the other."""
+    code = (
+        "one = await rlm.agent.spawn('one', name='one')\n"
+        "two = await rlm.agent.spawn('two', persistent=True)\n"
+        "await one.result(); await two.result()\n"
+        "await two.send('more'); await two.result()"
+    )
+    two = [tool("bash", command="true"), says("2"), says("more")]
+    model = Actors(go=[cell(code), says("Done.")], one=[says("1")], two=two)
+    snapshots: list[Path] = []
+    session: list[Path] = []
+    emit = events.emit
+
+    async def snapshot(event: Any) -> None:
+        if session:
+            snapshots.append(tmp_path / f"snapshot-{len(snapshots)}")
+            shutil.copytree(session[0], snapshots[-1])
+        await emit(event)
+
+    events.emit = snapshot
+    async with opened(model) as (supervisor, agent):
+        session.append(supervisor.tree.root.directory)
+        assert (await agent.prompt("go")).answer == "Done."
+    events.emit = emit
+    assert len(snapshots) > 20
+    for directory in snapshots:
+        last = Concluding()
+        async with taken_up(directory, worker_url, events, last) as (supervisor, agent, history):
+            node = supervisor.tree.root
+            recovered = await agent.restore(history, await notice(supervisor, node, history))
+            if recovered.prompt is not None:
+                outcome = await agent.resume(recovered.prompt, history)
+            else:
+                outcome = await agent.prompt("go on")
+            assert outcome.stop == "answered"
+            for below in node.descendants():
+                await settled(below)
+                assert below.status in ("completed", "idle"), (directory, below.task, below.status, below.error)
+        assert all(map(well_formed, last.shown))
+        for record in load_agents(directory).descendants():
+            assert record.problem == ""
+        shutil.rmtree(directory)
 
 
 async def test_every_agent_has_the_status_that_its_files_tell(tmp_path: Path, worker_url: str, events: Any) -> None:
