@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, Final, Protocol
 
 import httpx
@@ -95,29 +95,31 @@ class Serper:
         self._key = key
 
     async def search(self, query: str, num_results: int) -> list[Found]:
-        request = {"q": query, "num": num_results}
-        headers = {"X-API-KEY": self._key.reveal()}
-        body = bytearray()
         try:
-            async with self._client.stream("POST", self._url, json=request, headers=headers) as response:
-                async for piece in response.aiter_bytes():
-                    body += piece
-                    if len(body) > ANSWER_LIMIT:  # closed, not left by a break: that ends httpx's generators in order
-                        await response.aclose()
-        except httpx.StreamError:
-            pass
+            status, body = await self._ask({"q": query, "num": num_results})
         except (httpx.TransportError, httpx.DecodingError) as error:
             reason = self._key.redact(str(error)) or type(error).__name__
             raise CallError("unavailable", f"the search provider was not reached: {reason}", retryable=True) from None
         if len(body) > ANSWER_LIMIT:
             raise CallError("unavailable", "the search provider's answer is too large")
-        if response.status_code in (401, 403):
+        if status in (401, 403):
             raise CallError("unavailable", "the search provider does not accept the harness's key")
-        if response.status_code != 200:
-            retryable = response.status_code == 429 or response.status_code >= 500
-            message = f"the search provider answered with HTTP {response.status_code}"
-            raise CallError("unavailable", message, retryable=retryable)
-        return _decode_untrusted(bytes(body))
+        if status != 200:
+            message = f"the search provider answered with HTTP {status}"
+            raise CallError("unavailable", message, retryable=status == 429 or status >= 500)
+        return _decode_untrusted(body)
+
+    async def _ask(self, request: dict[str, Any]) -> tuple[int, bytes]:
+        """Status and body of the answer; of a body that is too large, so much as shows it."""
+        headers = {"X-API-KEY": self._key.reveal()}
+        body = bytearray()
+        async with self._client.stream("POST", self._url, json=request, headers=headers) as response:
+            with suppress(httpx.StreamError):
+                async for piece in response.aiter_bytes():
+                    body += piece
+                    if len(body) > ANSWER_LIMIT:  # closed, not left by a break: that ends httpx's generators in order
+                        await response.aclose()
+            return response.status_code, bytes(body)
 
 
 def _decode_untrusted(body: bytes) -> list[Found]:
