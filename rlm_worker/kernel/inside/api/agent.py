@@ -111,9 +111,10 @@ class Agents:
 
     @operation
     async def spawn(self, task: str, *, name: str | None = None, persistent: bool = False) -> Agent:
-        """Start a child that works on `task`, of which it knows nothing else. Returns at once.
+        """Start a child; its handle has `result`, `wait`, `info`, `send`, `steer`, `cancel` and `history`.
 
-        `name` must be new among this agent's children. A `persistent` child can be told more when it has answered.
+        Returns at once. The child knows nothing but `task`, and has a kernel of its own. `name` must be new among this
+        agent's children. A `persistent` child can be told more when it has answered.
         """
         return Agent(self._calls, await self._calls.request(SpawnAgent(task, name, persistent)))
 
