@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         add_skills(add_limits(add_places(command)))
     # A session is gone on with within the limits that it was begun with.
     run.set_defaults(run=_run, directory=None, max_tokens=MAX_TOKENS, max_depth=MAX_DEPTH, parallel_tools=False)
-    run.set_defaults(allow_git=True, concurrency=CONCURRENCY)
+    run.set_defaults(allow_git=True, concurrency=CONCURRENCY, pictures=False)
     resume.set_defaults(run=_resume, cwd=None)
     demo = commands.add_parser(
         "demo",
@@ -156,6 +156,7 @@ def _resume(options: argparse.Namespace) -> int:
         "concurrency": setup.concurrency,
         "tools": setup.tools,
         "parallel_tools": setup.parallel_tools,
+        "pictures": setup.pictures,
         "allow_git": setup.allow_git,
         "summarize_at_tokens": setup.summarize_at,
     }
@@ -255,7 +256,11 @@ def _converse(
                     skills=table.skills(),
                     allow_git=options.allow_git,
                 ),
-                tool_policy=ToolPolicy(TOOLS if options.tools is None else options.tools, options.parallel_tools),
+                tool_policy=ToolPolicy(
+                    TOOLS if options.tools is None else options.tools,
+                    several=options.parallel_tools,
+                    pictures=options.pictures,
+                ),
                 compaction=CompactionPolicy(options.summarize_at_tokens, model.context_window),
                 session=options.directory,
                 endpoint=base_url,

@@ -177,6 +177,7 @@ async def _write(task: Task, model: str, workspace: Workspace, ledger: Ledger, s
         allow_git=task.policy.allow_git,
         tools=tuple(task.tool_policy.tools),
         parallel_tools=task.tool_policy.several,
+        pictures=task.tool_policy.pictures,
         summarize_at=task.compaction.summarize_at,
     )
     try:

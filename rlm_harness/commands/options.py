@@ -76,6 +76,12 @@ def add_limits(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
         help="let a reply have several tool calls, which are run one after the other",
     )
     command.add_argument(
+        "--pictures",
+        action="store_true",
+        default=None,
+        help="the model can see: show it the pictures (PNG, JPEG, GIF) that its cells show",
+    )
+    command.add_argument(
         "--summarize-at-tokens",
         metavar="N",
         type=_positive,
