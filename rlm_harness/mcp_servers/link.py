@@ -40,6 +40,9 @@ CONNECT_TIMEOUT: Final = 30.0
 CALL_TIMEOUT: Final = 300.0
 """Seconds for one tool call. Cells do not pay for the time in which they wait, so something else must end it."""
 
+READ_TIMEOUT: Final = CALL_TIMEOUT + 30.0
+"""Seconds of silence on an HTTP connection. The SDK sends nothing more until a notification has been taken."""
+
 CLOSE_TIMEOUT: Final = 8.0
 """Seconds to end a server in order: the SDK closes its stdin, waits 2 s, sends SIGTERM, waits 2 s, and kills it."""
 
@@ -208,7 +211,7 @@ class Link:
                 async with (
                     httpx.AsyncClient(
                         headers={**{name: value.reveal() for name, value in headers.items()}, **_NOT_PACKED},
-                        timeout=httpx.Timeout(CONNECT_TIMEOUT, read=None),
+                        timeout=httpx.Timeout(CONNECT_TIMEOUT, read=READ_TIMEOUT),
                         transport=AnswersTransport(self._lose),
                     ) as client,
                     streamable_http_client(url, http_client=client) as (read, write, _),
