@@ -48,7 +48,8 @@ async def restore(supervisor: Supervisor) -> None:
 
     Raises LedgerError, SessionLost. Cancellation: some may have gone on already.
     """
-    past = await trio.to_thread.run_sync(_load, load_agents(supervisor.tree.root.directory))
+    directory = supervisor.tree.root.directory
+    past = await trio.to_thread.run_sync(lambda: _load(load_agents(directory)))
     _put_back(supervisor, supervisor.tree.root, past)
     for node in supervisor.tree.root.descendants():
         if node.settled_at is not None and node.told is None and node.parent is not None and node.parent.open:
