@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from rlm_harness.commands import sessions, show
+from rlm_harness.commands import acp, sessions, show
 from rlm_harness.commands.options import (
     CONCURRENCY,
     DEFAULT_BASE_URL,
@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     sessions.add_parser(commands)
     show.add_parser(commands)
+    acp.add_parser(commands)
     for command in (run, resume, demo):
         command.add_argument("--json", action="store_true", help="print one event a line as JSON")
     return parser

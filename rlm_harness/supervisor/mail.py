@@ -72,31 +72,40 @@ class Mail:
             await self.journal(node).append({"type": "read", "event_id": event_id})
         return event
 
-    async def instruct(self, node: Node, kind: Kind, text: str, *, message_id: str | None = None) -> str:
-        """Queue a message of the parent's for `node`, or of the human's for the root agent; its id, made up if None.
+    async def instruct(self, node: Node, kind: Kind, text: str) -> str:
+        """Queue a message of the parent's for `node`; its id. CallError if it is too long, or the queue is full.
 
         An idle agent is at work again with that, also for those who ask before it has begun.
-        Raises CallError if it is too long, or the queue is full.
         """
+        instruction = self.queue(node, kind, text)
+        await self.note(node, instruction)
+        return instruction.id
+
+    def queue(self, node: Node, kind: Kind, text: str) -> Instruction:
+        """As `instruct`, at once; also for what the human says to the root agent. To be followed by `note`."""
         check_message(text)
         if node.instructions.full:
             raise CallError("resource_exhausted", "instruction queue limit reached", retryable=True)
-        instruction = Instruction(message_id or secrets.token_hex(8), kind, text, time.time())
+        instruction = Instruction(secrets.token_hex(8), kind, text, time.time())
         node.instructions.add(instruction)
         if node.status == "idle":
             node.change("starting")
         node.news.notify()
+        return instruction
+
+    async def note(self, node: Node, instruction: Instruction) -> None:
+        """Write into the journal that `instruction` was queued for `node`."""
+        parent = node.parent
         await self.journal(node).append(
             {
-                "type": kind,
+                "type": instruction.kind,
                 "id": instruction.id,
-                "sender_id": node.parent.id if node.parent is not None else HUMAN,
+                "sender_id": parent.id if parent is not None else HUMAN,
                 "created_at": instruction.created_at,
-                "text": text,
-                "source_request_id": node.parent.request_id if node.parent is not None else None,
+                "text": instruction.text,
+                "source_request_id": parent.request_id if parent is not None else None,
             }
         )
-        return instruction.id
 
     async def delivered(self, node: Node, event_ids: list[str]) -> None:
         """The messages of these ids stand in the conversation of `node`."""

@@ -15,8 +15,9 @@ async def test_what_a_human_says_meanwhile_comes_with_the_next_step_as_it_is(ope
         nursery.start_soon(agent.prompt, "root")
         await model.calls("root", 1)
         root = supervisor.tree.root
-        root.awaited["m1"] = heard
-        assert await supervisor.mail.instruct(root, "steer", "Make it blue.", message_id="m1") == "m1"
+        instruction = supervisor.mail.queue(root, "steer", "Make it blue.")
+        root.awaited[instruction.id] = heard
+        await supervisor.mail.note(root, instruction)
         assert not heard.is_set()
         heard_of.set()
         await heard.wait()
