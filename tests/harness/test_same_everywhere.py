@@ -35,7 +35,7 @@ SCRIPT = [
     tool("fetch", url="http://127.0.0.1:1/"),
     cell("x = 20 + 1\nprint('out')\nx * 2"),
     cell("import sys; print('err', file=sys.stderr); '世界' * 10_000"),
-    cell("for n in range(200_000): print(n)"),
+    cell("print(chr(10).join(map(str, range(400_000))))"),
     cell("def f(): return 1 / 0\nf()"),
     cell("x +"),
     cell("%who\n!echo from a shell"),
