@@ -23,6 +23,7 @@ examples:
 
 Messages come and go on standard input and output, one a line, as the Agent Client Protocol says. It ends when its input
 ends, and on SIGTERM. Every session leaves its ledger in ~/.rlm/sessions, or in sessions below RLM_HOME.
+Exit codes: 0 the input has ended, 2 a mistake in what was asked for.
 """
 
 

@@ -16,6 +16,7 @@ examples:
 
 Sessions are looked for in ~/.rlm/sessions, or in sessions below RLM_HOME. The status of a session is how its last
 prompt ended, or `running`, `interrupted`, or `damaged` where its ledger cannot be read.
+Exit codes: 0 listed, 2 a mistake in what was asked for.
 """
 
 
