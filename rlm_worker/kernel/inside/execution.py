@@ -109,7 +109,7 @@ class Executor:
         pid = os.getpid()
         self._run("pass", silent=True)  # while nobody waits: pages that cells write to become this process's own
         while True:
-            while self._cells:
+            if self._cells:
                 code, number, scope, done = self._cells.popleft()
                 token = current_scope.set(scope)
                 self._number = number
@@ -119,9 +119,9 @@ class Executor:
                 if os.getpid() != pid:  # the cell forked, and this is the child that ran off its end
                     os._exit(0 if outcome.status == "ok" else 1)
                 done(outcome)
-            if self._stopping:
+            if self._stopping and not self._cells:
                 return
-            self._run_background()
+            self._run_background()  # also where the next cell is there already: the last one may have broken the loop
 
     def _set_loop(self) -> None:
         """Make the kernel's loop the current one again; a cell may have set another, or closed it."""
