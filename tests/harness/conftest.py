@@ -49,7 +49,8 @@ class Script:
     @classmethod
     def says(cls, *pieces: str, usage: tuple[int, int] = (10, 2), finish_reason: str = "stop") -> Answer:
         deltas = [cls.delta(content=piece) for piece in pieces]
-        counts = {"choices": [], "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
+        tokens = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+        counts = {"choices": [], "usage": tokens}
         return Answer(cls.events(*deltas, cls.delta(finish_reason), counts))
 
     @classmethod
