@@ -42,7 +42,13 @@ check: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/pyright --level error
 
-unit: .venv/.ready
+# The framework that drives the harness in tests needs packages in other versions than ours: half a gigabyte of its own.
+.venv/.verifiers: tests/harness/acp/verifiers.txt | $(BIN)/python
+	$(PYTHON) -m venv .venv/verifiers
+	.venv/verifiers/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+unit: .venv/.ready .venv/.verifiers
 	$(BIN)/pytest $(ARGS)
 
 # Some machines have no atheris: it is installed when it is first needed, and by this target only.

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from bench.lab import open_lab
-from bench.measures import bulk, calls, cancel, imports, kernels, links, numbering, sessions, worker
+from bench.measures import agents, bulk, calls, cancel, imports, kernels, links, numbering, sessions, turns, worker
 from bench.report import Row, table, write_results
 
 GROUPS = {
@@ -19,6 +19,8 @@ GROUPS = {
     "links": links.measure,
     "sessions": sessions.measure,
     "kernels": kernels.measure,
+    "agents": agents.measure,
+    "turns": turns.measure,
 }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from rlm_harness import prompts
 from rlm_harness.model.interface import Reply, ToolCall
-from rlm_harness.tools import ArgumentError, Arguments, parse_arguments
+from rlm_harness.rendering import MAX_RESULT
+from rlm_harness.tools import EXEC_TIMEOUT, TOOLS, ArgumentError, Arguments, parse_arguments
 
 MAX_EMPTY_NUDGES = 2
 """Per prompt: a model that stays silent after two reminders has nothing to say."""
@@ -60,18 +62,39 @@ class Run(msgspec.Struct, frozen=True):
     arguments: Arguments
 
 
-Step: TypeAlias = Finish | Nudge | Refuse | Run
+class RunInOrder(msgspec.Struct, frozen=True):
+    """One after the other; a call that cannot be run does not keep those behind it from being run."""
+
+    steps: list[Run | Refuse]
 
 
-def next_step(reply: Reply, nudges: Nudges) -> Step:
+Step: TypeAlias = Finish | Nudge | Refuse | Run | RunInOrder
+
+
+class ToolPolicy(msgspec.Struct, frozen=True):
+    """Which tools there are, and whether a reply may ask for `several` calls, which are run in order.
+
+    `timeout` is the seconds a command or cell gets, unless the model asks for another time; `max_result` the bytes of a
+    result that the model sees whole. `pictures`: the model can see, and is shown what its cells show.
+    """
+
+    tools: Sequence[str] = TOOLS
+    several: bool = False
+    timeout: int = EXEC_TIMEOUT
+    max_result: int = MAX_RESULT
+    pictures: bool = False
+
+
+ONE_OF_ALL: Final = ToolPolicy()
+
+
+def next_step(reply: Reply, nudges: Nudges, policy: ToolPolicy = ONE_OF_ALL) -> Step:
     if len(reply.tool_calls) > 1:
-        return Refuse(reply.tool_calls, prompts.ONE_CALL)
+        if not policy.several:
+            return Refuse(reply.tool_calls, prompts.ONE_CALL)
+        return RunInOrder([_run_or_refuse(call, policy.tools) for call in reply.tool_calls])
     if reply.tool_calls:
-        call = reply.tool_calls[0]
-        try:
-            return Run(call, parse_arguments(call))
-        except ArgumentError as error:
-            return Refuse([call], f"Error: {error}")
+        return _run_or_refuse(reply.tool_calls[0], policy.tools)
     if reply.finish_reason == "length":
         return Finish("length")
     if not reply.text.strip():
@@ -81,6 +104,13 @@ def next_step(reply: Reply, nudges: Nudges) -> Step:
     if looks_like_plan(reply.text) and nudges.plan < MAX_PLAN_NUDGES:
         return Nudge("plan_reply", prompts.PLAN_REPLY, Nudges(nudges.empty, nudges.plan + 1))
     return Finish("answered")
+
+
+def _run_or_refuse(call: ToolCall, tools: Sequence[str]) -> Run | Refuse:
+    try:
+        return Run(call, parse_arguments(call, tools))
+    except ArgumentError as error:
+        return Refuse([call], f"Error: {error}")
 
 
 def looks_like_plan(text: str) -> bool:

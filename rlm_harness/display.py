@@ -16,9 +16,15 @@ from typing import Any
 import msgspec
 import trio
 
+from rlm_harness.agent_tree import AgentTree, SeenAgent, first_line, fit
 from rlm_harness.events import (
+    AgentChanged,
+    AgentSpawned,
+    AnswerRead,
     AssistantReplied,
     Cancelling,
+    Compacted,
+    Compacting,
     Event,
     Nudged,
     Reconnected,
@@ -34,6 +40,7 @@ from rlm_harness.events import (
     Usage,
     Verdict,
 )
+from rlm_harness.panel import Panel
 
 SHOWN_OUTPUT = 64 * 1024
 """Characters of one tool's live output that a terminal shows: what floods by can be read in the ledger."""
@@ -41,15 +48,28 @@ SHOWN_OUTPUT = 64 * 1024
 SHOWN_LINES = 24
 """Lines of a cell, an edit or a note: enough to recognise it."""
 
+PANEL_ROWS = 12
+"""Lines about agents at work."""
+
+REFRESH = 1.0
+"""Seconds after which the times of agents at work are drawn anew."""
+
 _STOPS = {
     "length": "the model's reply was cut at its token limit",
     "max_turns": "no answer before the last turn",
     "empty": "the model had nothing to say",
+    "compaction_failed": "the conversation became too long",
     "refused": "the endpoint refused the request",
     "workspace_lost": "the workspace was lost",
     "error": "the session could not go on",
 }
 """How a session without an answer ended; what to do about it is in its message, which goes to stderr."""
+
+_COMPACTIONS = {
+    "threshold": "the model's window fills up",
+    "length": "the end of the model's window cut the reply off",
+    "overflow": "the conversation is too long for the model",
+}
 
 _UNPRINTABLE = re.compile(
     "\x1b\\[[0-?]*[ -/]*[@-~]"  # colours and cursor movement
@@ -102,28 +122,65 @@ class JsonDisplay:
     async def show(self, event: Event) -> None:
         await self._write(json_line(event, time.monotonic() - self._started))
 
+    async def keep_fresh(self) -> None:
+        """There is nothing to be drawn anew."""
+
 
 class TerminalDisplay:
-    """Turns as they happen, for people."""
+    """Turns as they happen, for people; where `size` tells columns and rows, with the agents at work below."""
 
-    def __init__(self, write: Callable[[str], Awaitable[None]], *, colour: bool) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], Awaitable[None]],
+        *,
+        colour: bool,
+        size: Callable[[], tuple[int, int]] | None = None,
+    ) -> None:
         self._write = write
+        self._size = size
         self._view = TerminalView(colour=colour)
+        self._panel = Panel(colour=colour)
+        self._order = trio.Lock()  # of what several agents have to show
 
     async def show(self, event: Event) -> None:
-        if text := self._view.render(event):
+        async with self._order:
+            await self._draw(self._view.render(event))
+
+    async def keep_fresh(self) -> None:
+        """Draw what changes with time alone, until cancelled."""
+        while self._size is not None:
+            await trio.sleep(REFRESH)
+            async with self._order:
+                await self._draw("")
+
+    async def _draw(self, text: str) -> None:
+        if self._size is not None:
+            columns, rows = self._size()
+            lines = [fit(printable(line), columns) for line in self._view.agents(min(PANEL_ROWS, rows - 2))]
+            text = self._panel.compose(text, lines, open_line=self._view.line_open)
+        if text:
             await self._write(text)
 
 
 class TerminalView:
-    """Events in, text out; remembers only where the cursor is and how much of a tool's output it has let through."""
+    """Events in, text out; remembers where the cursor is, how much output of a tool it let through, and the agents."""
 
-    def __init__(self, *, colour: bool) -> None:
+    def __init__(self, *, colour: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self.line_open = False
+        """The cursor is within a line."""
         self._colour = colour
-        self._line_open = False
+        self._clock = clock
         self._shown = 0
+        self._tree = AgentTree()
+
+    def agents(self, limit: int) -> list[str]:
+        """The agents that have not ended, in `limit` lines at most."""
+        return self._tree.lines(self._clock(), limit)
 
     def render(self, event: Event) -> str:
+        child = self._tree.take(event, self._clock())
+        if child is not None:
+            return self._child(child, event)
         match event:
             case SessionStarted():
                 return self._block(f"model {event.model} · workspace {event.workspace} · {event.worker}", "2")
@@ -137,6 +194,10 @@ class TerminalView:
                 return self._block(f"! {reason}; attempt {attempt} in {delay:.1f} s", "33")
             case Nudged(kind, _):
                 return self._block(f"! reminded the model ({kind.replace('_', ' ')})", "33")
+            case Compacting(reason):
+                return self._block(f"! {_COMPACTIONS.get(reason, reason)}: asking the model for a summary", "33")
+            case Compacted():
+                return self._block(_indented(event.summary, "  │ "), "2") + self._block(_compacted(event), "33")
             case Reconnecting(reason):
                 return self._block(f"! no connection to the worker, trying again: {reason}", "33")
             case Reconnected():
@@ -155,6 +216,21 @@ class TerminalView:
             case Verdict(passed, findings):
                 head = self._block("\n" + ("PASSED" if passed else "FAILED"), "1;32" if passed else "1;31")
                 return head + self._block("\n".join(f"  {finding}" for finding in findings), "")
+            case AgentSpawned() | AgentChanged() | AnswerRead():  # of nobody's
+                return ""
+
+    def _child(self, agent: SeenAgent, event: Event) -> str:
+        """Children work side by side, so no more than where each begins and ends; the rest is in their ledgers."""
+        indent = "  " * (agent.depth - 1)
+        match event:
+            case AgentSpawned():
+                return self._block(f"{indent}+ {agent.label}: {first_line(event.task)}", "35")
+            case AgentChanged(status) if status not in ("running", "waiting"):
+                said = first_line(event.error or event.answer or "")
+                how = f"{indent}- {agent.label} {status} · {agent.cost(self._clock())}"
+                return self._block(f"{how}: {said}" if said else how, "31" if status == "failed" else "35")
+            case _:
+                return ""
 
     def _finish(self, event: ToolFinished) -> str:
         good = event.status == "ok" and not event.exit_code
@@ -183,14 +259,14 @@ class TerminalView:
         """Text that goes on where the last of it ended, each line begun with `indent`."""
         shown = []
         for line in _LINES.findall(printable(text)):
-            shown.append(line if self._line_open else indent + line)
-            self._line_open = not line.endswith("\n")
+            shown.append(line if self.line_open else indent + line)
+            self.line_open = not line.endswith("\n")
         return "".join(shown)
 
     def _block(self, text: str, style: str) -> str:
         """Whole lines, never glued to an open one."""
-        opening = "\n" if self._line_open else ""
-        self._line_open = False
+        opening = "\n" if self.line_open else ""
+        self.line_open = False
         clean = printable(text)
         return f"{opening}\x1b[{style}m{clean}\x1b[0m\n" if self._colour and style else f"{opening}{clean}\n"
 
@@ -221,6 +297,12 @@ def _indented(text: str, indent: str) -> str:
 def _cost(event: AssistantReplied) -> str:
     tokens = f", {event.usage.prompt_tokens} + {event.usage.completion_tokens} tokens" if event.usage != Usage() else ""
     return f"({_duration(event.duration)}{tokens})"
+
+
+def _compacted(event: Compacted) -> str:
+    tokens = event.usage.prompt_tokens + event.usage.completion_tokens
+    cost = f", {tokens} tokens" if tokens else ""
+    return f"! goes on from this summary ({_duration(event.duration)}{cost}); the ledger has it all"
 
 
 def _duration(seconds: float) -> str:

@@ -15,13 +15,21 @@ from rlm_wire.broker.info import LostCall
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one model call, or summed over several, as the endpoint reports them."""
+    """Tokens of one model call, or summed over several, as the endpoint reports them.
+
+    `cached_tokens` are those of `prompt_tokens` that it had in its cache.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+        )
 
 
 def snake_case(name: str) -> str:
@@ -29,8 +37,10 @@ def snake_case(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=snake_case):
-    pass
+class _Event(msgspec.Struct, frozen=True, tag_field="event", tag=snake_case, kw_only=True):
+    """`agent` is the id of the child agent that it comes from, "" for the root agent and the session."""
+
+    agent: str = ""
 
 
 class SessionStarted(_Event, frozen=True):
@@ -64,13 +74,14 @@ class Retrying(_Event, frozen=True):
 
 
 class AssistantReplied(_Event, frozen=True):
-    """The reply is complete and in the ledger."""
+    """The reply is complete and in the ledger. `request_id` is the call's name at the endpoint, if it had one."""
 
     turn: int
     content: str
     finish_reason: str
     usage: Usage
     duration: float
+    request_id: str = ""
 
 
 class ToolStarted(_Event, frozen=True):
@@ -110,6 +121,52 @@ class Nudged(_Event, frozen=True):
     text: str
 
 
+class Compacting(_Event, frozen=True):
+    """The conversation nears or exceeds the model's window: the model is asked for a summary to go on from.
+
+    `reason` is `threshold`, `length` (the reply so far was cut off, and its text is void) or `overflow`.
+    """
+
+    reason: str
+
+
+class Compacted(_Event, frozen=True):
+    """From now on the model sees the summary in place of what was before; `window` is the number of its window."""
+
+    window: int
+    summary: str
+    attempts: int
+    usage: Usage
+    duration: float
+    request_id: str = ""
+
+
+class AgentSpawned(_Event, frozen=True):
+    """`agent` was started by its `parent` ("": the root agent); `ledger` is the path of its messages.jsonl."""
+
+    parent: str
+    name: str | None
+    depth: int
+    task: str
+    ledger: str
+
+
+class AgentChanged(_Event, frozen=True):
+    """`agent` has another status: `running`, `waiting`, `idle`, `completed`, `failed` or `cancelled`.
+
+    `stop` and `answer` are of its last prompt, `error` says why it failed.
+    """
+
+    status: str
+    stop: str | None = None
+    answer: str | None = None
+    error: str | None = None
+
+
+class AnswerRead(_Event, frozen=True):
+    """The parent of `agent` has read its answer, or how it ended."""
+
+
 class Cancelling(_Event, frozen=True):
     """The first Ctrl-C was taken: the turn is being cancelled, in order; a second one leaves at once."""
 
@@ -125,12 +182,14 @@ class Reconnected(_Event, frozen=True):
 
 
 class SessionEnded(_Event, frozen=True):
-    """`stop` is `answered`, `max_turns`, `length`, `empty`, `cancelled`, `refused`, `workspace_lost` or `error`.
+    """`stop` is `answered`, `max_turns`, `max_tokens`, `length`, `empty`, `compaction_failed`, `cancelled`, `refused`,
+    `workspace_lost` or `error`.
 
-    `length`: the reply was cut at the model's token limit; `empty`: there was nothing in it; `refused`: the endpoint
-    will not have the request; `workspace_lost`: the worker is gone, which is no fault of the agent's, and `lost` are
-    the calls that were open then; `error`: the session could not go on. `message` says what went wrong and what to do.
-    `notices` are what the agent has left running.
+    `length`: the reply was cut at the model's token limit; `empty`: there was nothing in it; `compaction_failed`: the
+    conversation had become too long, and there was no summary to go on from; `refused`: the endpoint will not have the
+    request; `workspace_lost`: the worker is gone, which is no fault of the agent's, and `lost` are the calls that were
+    open then; `error`: the session could not go on. `message` says what went wrong and what to do. `notices` are what
+    the agent has left running.
     """
 
     stop: str
@@ -161,6 +220,11 @@ Event: TypeAlias = (
     | ToolOutput
     | ToolFinished
     | Nudged
+    | Compacting
+    | Compacted
+    | AgentSpawned
+    | AgentChanged
+    | AnswerRead
     | Cancelling
     | Reconnecting
     | Reconnected

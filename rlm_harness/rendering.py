@@ -10,6 +10,7 @@ import codecs
 
 import msgspec
 
+from rlm_harness.pictures import Picture, pictures_of
 from rlm_wire.errors import CallError
 from rlm_wire.methods.kernels import CellResult, Display
 from rlm_wire.methods.tools import BashResult, EditResult, FetchResult, Output
@@ -22,7 +23,8 @@ class Rendered(msgspec.Struct, frozen=True):
     """A result for the model: its whole text, and how the call ended (`ok`, `error`, `timed_out`, `cancelled`).
 
     `note` is the part of the text that is not the captured output; `recovery` must reach the model by messages of its
-    own, where no shortening can hide it. `exit_code` is that of a command that ran to its end.
+    own, where no shortening can hide it. `exit_code` is that of a command that ran to its end, `skill_calls` what a
+    cell called, `pictures` what it has shown, for models that can see.
     """
 
     output: Output
@@ -30,6 +32,8 @@ class Rendered(msgspec.Struct, frozen=True):
     note: str = ""
     recovery: list[str] = []
     exit_code: int | None = None
+    skill_calls: dict[str, int] = {}
+    pictures: list[Picture] = []
 
 
 def as_output(text: str) -> Output:
@@ -137,7 +141,14 @@ def render_cell(result: CellResult, timeout: float | None) -> Rendered:
     if not result.output.bytes and not lines:
         lines.append("(no output)")
     note = "\n".join(lines)
-    return Rendered(join(result.output, note), status, note, result.notices)
+    return Rendered(
+        join(result.output, note),
+        status,
+        note,
+        result.notices,
+        skill_calls=result.skill_calls,
+        pictures=pictures_of(result.displays),
+    )
 
 
 def render_edit(result: EditResult) -> Rendered:

@@ -7,23 +7,21 @@ the worker up, which then ends what it runs or is killed; a third waits for noth
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
-import msgspec
 import trio
 
-from rlm_harness.agent import Agent
-from rlm_harness.connection import connection_told
-from rlm_harness.events import Cancelling, Emit, SessionEnded, SessionStarted, Usage
-from rlm_harness.ledger import records
-from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger
+from rlm_harness.agent import Outcome
+from rlm_harness.events import Cancelling, Emit, SessionEnded
+from rlm_harness.ledger.writer import LedgerError
 from rlm_harness.model.interface import Model, ModelError
-from rlm_harness.prompts import Surroundings
-from rlm_harness.workspace import Workspace, local_worker_url
+from rlm_harness.opening import Agents, Task, open_agents
+from rlm_harness.skills.table import SkillTable
+from rlm_harness.supervisor.restoring import notice, restore
+from rlm_harness.workspace import Workspace
 from rlm_wire.errors import SessionLost
 
 Result = TypeVar("Result")
@@ -38,19 +36,12 @@ LEAVE_GRACE = 1.0
 _ADVICE = {
     "length": "the model's reply was cut at its token limit: ask for less at once, or use a model with a higher limit",
     "max_turns": "the model had not answered when its turns were used up: raise --max-turns",
+    "max_tokens": "the model had not answered when its tokens were used up: raise --max-tokens",
+    "compaction_failed": "the conversation had become too long for the model, and it gave no summary to go on from: use"
+    " a model with a larger window, or have it summarise earlier with --summarize-at-tokens",
     "empty": "the model gave neither an answer nor a tool call, although it was reminded: try another model",
 }
 """What to do where the prompt came to an end, but not to an answer."""
-
-
-class Task(msgspec.Struct, frozen=True):
-    """What to do and where. `url` None: a worker of our own, in `cwd` or else in the current directory."""
-
-    text: str
-    url: str | None = None
-    cwd: str | None = None
-    env: Mapping[str, str] | None = None
-    max_turns: int | None = None
 
 
 class Interrupts:
@@ -125,82 +116,75 @@ class Interrupts:
 
 
 async def run_task(
-    task: Task, model: Model, emit: Emit, interrupts: Interrupts, *, token: bytes | None = None
+    task: Task,
+    model: Model,
+    emit: Emit,
+    interrupts: Interrupts,
+    *,
+    token: bytes | None = None,
+    skills: SkillTable | None = None,
 ) -> SessionEnded:
     """Do `task`, telling `emit` everything, and say how it ended; by then nothing of it runs any more.
 
-    `token` is the worker's, where it needs one.
+    `token` is the worker's, where it needs one. `skills` answers cells; which agents have is in the task's policy.
 
     Raises UserError, WireError or OSError (from `emit`) if it could not begin or go on.
     Cancellation: ends everything at once; the ledger has what was recorded so far.
     """
-    url = task.url or local_worker_url()
-    cwd = task.cwd if task.url else str(Path.cwd() / (task.cwd or ""))
     started = trio.current_time()
-    async with Workspace.connect(url, token, cwd, task.env) as workspace, create_ledger() as ledger:
-        info = workspace.info
-        await ledger.write_meta(_meta(ledger, model, workspace, status="running"))
-        await emit(SessionStarted(ledger.session, model.name, info.cwd, info.worker, str(ledger.path)))
-        turns, usage, notices = 0, Usage(), []
-        with interrupts.connected(workspace.abandon):
-            try:
-                async with connection_told(workspace.peer, emit), workspace.agent(ledger=ledger) as tools:
-                    surroundings = Surroundings(info.cwd, info.platform, info.python)
-                    agent = Agent(model, tools, ledger, emit, surroundings=surroundings, max_turns=task.max_turns)
-                    stop, answer, message = await _prompt(agent, task.text, workspace, interrupts)
-                turns, usage = agent.turns, agent.usage
-                notices += tools.closed.notices if tools.closed else []
-            except SessionLost:  # before there was an agent
-                stop, answer, message = _lost(workspace, interrupts)
-        lost = workspace.lost if stop == "workspace_lost" else None
-        calls = lost.calls if lost else []
-        try:
-            if lost:
-                await ledger.append(records.WorkspaceLost(reason=lost.reason, calls=calls))
-            done = {"turns": turns, "usage": usage, "message": message, "lost": calls}
-            await ledger.write_meta(_meta(ledger, model, workspace, status=stop) | done)
-        except LedgerError as error:
-            notices.append(str(error))
-    if stop == "answered" and workspace.lost:
-        notices.append(f"what was left running is not known: {workspace.lost.reason}")
-    duration = trio.current_time() - started
-    ended = SessionEnded(stop, answer, turns, usage, duration, str(ledger.path), message, notices, calls)
+    opening = open_agents(task, model, emit, token=token, skills=skills, connected=interrupts.connected)
+    async with opening as agents:
+        work = partial(_work, task.text, agents)
+        agents.stop, answer, message = await _prompt(work, agents.workspace, interrupts)
+        agents.message = str(message)
+    supervisor, ledger, lost = agents.supervisor, agents.ledger, agents.workspace.lost
+    if isinstance(message, LedgerError):
+        message = f"{message}; rlm-harness resume {ledger.session} goes on with it when that is mended"
+    if agents.stop == "answered" and lost:
+        supervisor.notices.append(f"what was left running is not known: {lost.reason}")
+    ended = SessionEnded(
+        agents.stop,
+        answer,
+        supervisor.budgets.turns,
+        supervisor.usage,
+        trio.current_time() - started,
+        str(ledger.path),
+        str(message),
+        supervisor.notices,
+        agents.lost_calls,
+    )
     await emit(ended)
     return ended
 
 
-async def _prompt(agent: Agent, text: str, workspace: Workspace, interrupts: Interrupts) -> tuple[str, str, str]:
+async def _work(text: str, agents: Agents) -> Outcome:
+    """Have the root agent work on `text`, or (empty) on what was under way when its history was broken off."""
+    supervisor, agent, history = agents.supervisor, agents.agent, agents.history
+    if history is not None:
+        await restore(supervisor)
+        recovered = await agent.restore(history, await notice(supervisor, supervisor.tree.root, history))
+        if not text and recovered.prompt is not None:
+            return await agent.resume(recovered.prompt, history)
+    return await agent.prompt(text)
+
+
+async def _prompt(
+    work: Callable[[], Awaitable[Outcome]], workspace: Workspace, interrupts: Interrupts
+) -> tuple[str, str, str | LedgerError]:
     """How the prompt ended: stop, answer, and what went wrong."""
     with interrupts.turn():
         try:
-            outcome = await agent.prompt(text)
+            outcome = await work()
         except ModelError as error:
             return "refused" if error.refused else "error", "", str(error)
         except LedgerError as error:
-            return "error", "", str(error)
+            return "error", "", error
         except SessionLost:
-            return _lost(workspace, interrupts)
+            if interrupts.received is None:  # else it was we who gave it up
+                return "workspace_lost", "", str(workspace.lost)
         else:
             return outcome.stop, outcome.answer, _ADVICE.get(outcome.stop, "")
     return "cancelled", "", ""
-
-
-def _lost(workspace: Workspace, interrupts: Interrupts) -> tuple[str, str, str]:
-    """How a prompt ended whose workspace is gone."""
-    if interrupts.received is not None:  # it was we who gave it up
-        return "cancelled", "", ""
-    return "workspace_lost", "", str(workspace.lost)
-
-
-def _meta(ledger: Ledger, model: Model, workspace: Workspace, *, status: str) -> dict[str, object]:
-    return {
-        "session": ledger.session,
-        "status": status,
-        "model": model.name,
-        "workspace": workspace.info.cwd,
-        "worker": workspace.info.worker,
-        "updated_at": time.time(),
-    }
 
 
 def exit_code(ended: SessionEnded | None, interrupts: Interrupts) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Never, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Never, TypeAlias, TypeVar
 
 import msgspec
 import trio
@@ -30,6 +31,9 @@ EXEC_TIMEOUT = 300
 MAX_EXEC_TIMEOUT = 600
 """Seconds the model may ask for: longer work belongs in the background."""
 
+MAX_WAIT = 300
+"""Seconds of one wait: longer ones are several."""
+
 SETTLE_TIMEOUT = 10.0
 """Seconds a cancelled call gets to stop and give its partial result: an interrupt, 2 s, a kill, and some to spare."""
 
@@ -54,9 +58,16 @@ class Fetch(msgspec.Struct):
     max_chars: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20_000
 
 
-Arguments: TypeAlias = Ipython | Bash | Edit | Fetch
+class Wait(msgspec.Struct):
+    timeout: Annotated[float, msgspec.Meta(ge=0)] = MAX_WAIT
 
-_TYPES: dict[str, type[Arguments]] = {"ipython": Ipython, "bash": Bash, "edit": Edit, "fetch": Fetch}
+
+Arguments: TypeAlias = Ipython | Bash | Edit | Fetch | Wait
+
+_TYPES: dict[str, type[Arguments]] = {"ipython": Ipython, "bash": Bash, "edit": Edit, "fetch": Fetch, "wait": Wait}
+
+TOOLS: Final = ("ipython", "bash", "edit", "fetch")
+"""Those that work in the workspace. `wait` comes with `ipython`, whose cells start what one can wait for."""
 
 
 class ArgumentError(Exception):
@@ -104,11 +115,24 @@ TOOL_SCHEMAS: list[ToolSchema] = [
     ),
 ]
 
+_WAIT_SCHEMA = _schema(
+    "wait",
+    "Wait for an event: a child agent that answers, a job that ends, a watched change, a message.",
+    [],
+    timeout=("number", f"Seconds, at most {MAX_WAIT}, which is the default."),
+)
 
-def parse_arguments(call: ToolCall) -> Arguments:
+
+def schemas_of(tools: Sequence[str]) -> list[ToolSchema]:
+    """The schemas of these tools, in the order in which models always see them."""
+    return [schema for schema in (*TOOL_SCHEMAS, _WAIT_SCHEMA) if schema["function"]["name"] in tools]
+
+
+def parse_arguments(call: ToolCall, tools: Sequence[str] = TOOLS) -> Arguments:
     """The arguments of `call`, checked. Raises ArgumentError with a text that tells the model what to mend."""
-    if call.name not in _TYPES:
-        raise ArgumentError(f"unknown tool '{call.name}'; the tools are {', '.join(_TYPES)}")
+    if call.name not in tools:
+        there_are = f"the tools are {', '.join(tools)}" if tools else "there are no tools"
+        raise ArgumentError(f"unknown tool '{call.name}'; {there_are}")
     try:
         arguments = msgspec.json.decode(call.arguments, type=_TYPES[call.name])
     except msgspec.ValidationError as error:
@@ -133,29 +157,33 @@ def _json_fault(text: str, error: Exception) -> str:
     return str(error)
 
 
-def parsed_or_error(call: ToolCall) -> dict[str, Any]:
+def parsed_or_error(call: ToolCall, tools: Sequence[str] = TOOLS) -> dict[str, Any]:
     """How the ledger notes a call: its name, and its arguments parsed, or why they could not be."""
     try:
-        return {"name": call.name, "arguments": msgspec.to_builtins(parse_arguments(call))}
+        return {"name": call.name, "arguments": msgspec.to_builtins(parse_arguments(call, tools))}
     except ArgumentError as error:
         return {"name": call.name, "error": str(error)}
 
 
-async def run_tool(tools: AgentTools, arguments: Arguments, on_output: OnOutput) -> Rendered:
+async def run_tool(
+    tools: AgentTools, arguments: Ipython | Bash | Edit | Fetch, on_output: OnOutput, timeout: int = EXEC_TIMEOUT
+) -> Rendered:
     """Do what the model asked and render what came of it. Raises SessionLost if the worker is gone.
+
+    `timeout` is the seconds that a command or cell gets, unless the model asks for another time.
 
     Cancellation: a command or cell is stopped and its partial result *returned*, so that it can be recorded; the
     cancellation goes on at the caller's next checkpoint. An edit or fetch is stopped without a result.
     """
     try:
         match arguments:
-            case Ipython(code, timeout):
-                seconds = _cell_timeout(timeout)
+            case Ipython(code, asked):
+                seconds = _cell_timeout(asked, timeout)
                 async with tools.open_ipython(code, timeout=seconds) as cell:
                     return render_cell(await _settled(cell, on_output), seconds)
             case Bash(command):
-                async with tools.open_bash(command, timeout=EXEC_TIMEOUT) as running:
-                    return render_bash(await _settled(running, on_output), EXEC_TIMEOUT)
+                async with tools.open_bash(command, timeout=timeout) as running:
+                    return render_bash(await _settled(running, on_output), timeout)
             case Edit(path, old_str, new_str):
                 return render_edit(await tools.edit(path, old_str, new_str))
             case Fetch(url, max_chars):
@@ -164,11 +192,11 @@ async def run_tool(tools: AgentTools, arguments: Arguments, on_output: OnOutput)
         return render_failure(error)
 
 
-def _cell_timeout(asked: Any) -> int:
+def _cell_timeout(asked: Any, default: int) -> int:
     """Models write all sorts of things here; what is no positive integer means the default."""
     if isinstance(asked, bool) or not isinstance(asked, int) or asked <= 0:
-        return EXEC_TIMEOUT
-    return min(asked, MAX_EXEC_TIMEOUT)
+        return default
+    return min(asked, max(default, MAX_EXEC_TIMEOUT))
 
 
 async def _settled(call: rlm_wire.Call[Result, OutputChunk, Never], on_output: OnOutput) -> Result:

@@ -20,13 +20,24 @@ from rlm_harness.background import AgentJobs, AgentServices, AgentWatches
 from rlm_harness.callbacks import CellScopes, HarnessService
 from rlm_harness.loss import WorkspaceLost, held, loss_of
 from rlm_harness.replication import LedgerSource, Replication
+from rlm_harness.secrets import Secret
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError, SessionLost
 from rlm_wire.methods.base import StreamRequest
 from rlm_wire.methods.events import Event, FollowEvents
 from rlm_wire.methods.kernels import CellResult, Execute, InspectKernel, InterruptKernel, KernelVariables
 from rlm_wire.methods.processes import CloseWorkspace, ListProcesses, ProcessList, Receipt
-from rlm_wire.methods.sessions import AgentClosed, CloseAgent, OpenAgent, OpenWorkspace, Quotas, WorkspaceInfo
+from rlm_wire.methods.sessions import (
+    AdoptedWorkspace,
+    AdoptWorkspace,
+    AgentClosed,
+    CloseAgent,
+    OpenAgent,
+    OpenWorkspace,
+    Quotas,
+    WorkspaceInfo,
+)
+from rlm_wire.methods.skills import Skills
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
 
 if TYPE_CHECKING:
@@ -40,6 +51,10 @@ OnOutput: TypeAlias = Callable[[str], object]
 CLOSE_TIMEOUT = 10.0
 """Seconds an agent's kernel and commands get to end, and as many a workspace; the worker's word on it may take
 DEADLINE_GRACE more. Beyond that the worker is stuck or out of reach, and ends them when it loses us."""
+
+
+LEASE_BORNE = 7 * 24 * 3600
+"""Seconds that a workspace may be kept for us while we are away: how long it is, is the worker's to say."""
 
 
 def local_worker_url() -> str:
@@ -69,7 +84,7 @@ class AgentTools:
         self.replication = replication
         """How far the worker has the agent's ledger, if it gets one."""
         self.closed: AgentClosed | None = None
-        """What ending the agent met, for instance daemons left running; None while it is open."""
+        """What ending the agent met, for instance daemons left running; None until it is known to have ended."""
 
     async def bash(
         self,
@@ -169,9 +184,14 @@ async def _hand_over(text: str, on_output: OnOutput) -> None:
 class Workspace:
     """One worker's workspace, made by `Workspace.connect`: `info` says where it is, `agent()` opens an agent in it."""
 
-    def __init__(self, peer: rlm_wire.Peer, info: WorkspaceInfo, cells: CellScopes) -> None:
+    def __init__(
+        self, peer: rlm_wire.Peer, info: WorkspaceInfo, cells: CellScopes, adopted: AdoptedWorkspace | None = None
+    ) -> None:
         self.peer = peer
         self.info = info
+        self.adopted = adopted
+        """What there was already, if it was opened by an earlier process of this harness."""
+        self._kept = {kept.agent for kept in adopted.agents} if adopted is not None else set[str]()
         self.receipt: Receipt | None = None
         """What closing it has come to; set by `close`, and at the latest when the `connect` block is left."""
         self._cells = cells
@@ -244,6 +264,8 @@ class Workspace:
         limits: rlm_wire.Limits | None = None,
         patience: rlm_wire.Patience | None = None,
         trace: rlm_wire.Trace | None = None,
+        secret: Secret | None = None,
+        adopt: str = "",
     ) -> AsyncIterator[Workspace]:
         """Connect to the worker at `url`; `local_worker_url()` starts one of our own, which ends with this block.
 
@@ -253,6 +275,10 @@ class Workspace:
         not answer itself); `calling_agent()` tells its handlers for whom. `ssl_context` (to check the worker's
         certificate, or to show one), `limits` (its `lease`: how long a connection may be away), `patience` (how long
         silence is borne) and `trace` are as for `rlm_wire.connect`.
+
+        With a `secret` (of 16 to 200 characters) a later process can adopt the workspace, if this one is killed and the
+        worker can be reached by another connection: with the same `secret`, and with `adopt`, which is
+        `workspace.info.workspace`. `workspace.adopted` is None then if it is not there any more, and this is a new one.
 
         Raises TransportError, LaunchError, HandshakeError or AuthenticationError if there is no connection, CallError
         if the worker refuses `cwd`, `env` or `quotas`, RuntimeError outside of Trio. Leaving the block closes the
@@ -265,11 +291,17 @@ class Workspace:
             )
         cells = CellScopes()
         ours = HarnessService(cells, service)
+        limits = limits or rlm_wire.Limits(lease=LEASE_BORNE)
         async with rlm_wire.connect(
             url, ours, token, ssl_context=ssl_context, limits=limits, patience=patience, trace=trace
         ) as peer:
-            info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None, quotas))
-            workspace = Workspace(peer, info, cells)
+            adopted = await _adopt(peer, adopt, secret) if adopt and secret is not None else None
+            if adopted is not None:
+                info = adopted.info
+            else:
+                keyed = secret.reveal() if secret is not None else None
+                info = await peer.call(OpenWorkspace(cwd, dict(env) if env is not None else None, quotas, keyed))
+            workspace = Workspace(peer, info, cells, adopted)
             try:
                 yield workspace
             finally:
@@ -277,16 +309,30 @@ class Workspace:
                     await workspace.close(timeout=CLOSE_TIMEOUT)
 
     @asynccontextmanager
-    async def agent(self, name: str | None = None, *, ledger: LedgerSource | None = None) -> AsyncIterator[AgentTools]:
+    async def agent(
+        self,
+        name: str | None = None,
+        *,
+        ledger: LedgerSource | None = None,
+        skills: Skills | None = None,
+        allow_git: bool = True,
+    ) -> AsyncIterator[AgentTools]:
         """Open an agent: a kernel (started when first used) and the root of what it may do. `name` must be new.
 
+        In a workspace that was adopted, the agent of that name is gone on with if there is one.
+
         `ledger` is what `rlm.history()` gives its cells: each sees the ledger as it was when the cell was asked for.
+        `skills` are functions that its cells have; remote ones are answered by the `service` given to `connect`.
+        Without `allow_git`, git commands that look beyond the history of what is checked out are refused.
         Leaving the block ends its kernel and running commands and waits until they have ended, within CLOSE_TIMEOUT.
         Raises CallError or SessionLost. Cancellation: the same.
         """
-        opened = await self.peer.call(OpenAgent(name))
-        replication = Replication(self.peer, opened.agent, ledger) if ledger is not None else None
-        tools = AgentTools(self.peer, opened.agent, self._cells, replication)
+        if name is not None and name in self._kept:
+            self._kept.remove(name)
+        else:
+            name = (await self.peer.call(OpenAgent(name, skills, allow_git))).agent
+        replication = Replication(self.peer, name, ledger) if ledger is not None else None
+        tools = AgentTools(self.peer, name, self._cells, replication)
         try:
             with one_error():
                 async with trio.open_nursery() as nursery:
@@ -300,7 +346,8 @@ class Workspace:
                 if self.receipt is None:  # else all agents have ended
                     tools.closed = await self._close_agent(tools.name)
 
-    async def _close_agent(self, name: str) -> AgentClosed:
+    async def _close_agent(self, name: str) -> AgentClosed | None:
+        """None if the worker does not say in time."""
         try:
             return await self.peer.call(CloseAgent(name), timeout=CLOSE_TIMEOUT)
         except SessionLost:
@@ -308,4 +355,14 @@ class Workspace:
         except CallError as error:
             if error.code != "deadline_exceeded":
                 raise
-            return AgentClosed()
+            return None
+
+
+async def _adopt(peer: rlm_wire.Peer, workspace: str, secret: Secret) -> AdoptedWorkspace | None:
+    """What there is in `workspace`; None if it is not there any more, or the worker is an older one."""
+    try:
+        return await peer.call(AdoptWorkspace(workspace, secret.reveal()))
+    except CallError as error:
+        if error.code not in ("not_found", "unimplemented"):
+            raise
+    return None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import rlm_wire
+from rlm_wire.frames.limits import LEASE
 from rlm_wire.tokens import exposure, take_token
 from rlm_worker import environment
 from rlm_worker.processes.tiers import TIERS
@@ -56,6 +57,10 @@ _NO_TERMINAL = (
 )
 
 _ENDING = [signal.SIGTERM, signal.SIGINT]
+
+
+LONGEST_LEASE = 7 * 24 * 3600
+"""Seconds: whatever is left running by then has been forgotten."""
 
 
 class _UserError(Exception):
@@ -112,7 +117,11 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--key", metavar="PATH", help="TLS: its private key (PEM), if that is in another file")
     serve.add_argument("--client-ca", metavar="PATH", help="TLS: only clients with a certificate of this authority")
     serve.add_argument(
-        "--lease", metavar="SECONDS", type=_seconds, help="keep a session without a connection so long (default: 60)"
+        "--lease",
+        metavar="SECONDS",
+        type=_lease,
+        default=LEASE,
+        help=f"keep a session without a connection, and what a lost harness has left, so long (default: {LEASE})",
     )
     serve.add_argument(
         "--silence",
@@ -158,6 +167,12 @@ def _seconds(text: str) -> int:
     if seconds < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number of seconds")
     return seconds
+
+
+def _lease(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > LONGEST_LEASE:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of seconds, at most {LONGEST_LEASE}")
+    return int(text)
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -219,7 +234,7 @@ def _serve(options: argparse.Namespace) -> int:
     import trio
 
     tls = _tls_context(options)
-    limits = rlm_wire.Limits(lease=options.lease) if options.lease else None
+    limits = rlm_wire.Limits(lease=options.lease)
     patience = rlm_wire.Patience.bearing(options.silence) if options.silence else None
 
     def serve(service: rlm_wire.Service) -> AbstractAsyncContextManager[rlm_wire.Server]:

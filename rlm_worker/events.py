@@ -27,6 +27,11 @@ class Events:
         self._last_number = 0
         self._more = trio.Event()
 
+    @property
+    def last_number(self) -> int:
+        """Of the latest event, 0 if there was none."""
+        return self._last_number
+
     def publish(self, agent: str, content: Content) -> None:
         """Add an event that concerns `agent`."""
         self._last_number += 1

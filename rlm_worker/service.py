@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Never
 
 import rlm_wire
@@ -21,6 +20,8 @@ from rlm_wire.methods.kernels import (
 from rlm_wire.methods.ledger import LedgerChunk, LedgerSize, ReplicateLedger
 from rlm_wire.methods.processes import CloseWorkspace, ListProcesses, ProcessList, Receipt
 from rlm_wire.methods.sessions import (
+    AdoptedWorkspace,
+    AdoptWorkspace,
     AgentClosed,
     AgentOpened,
     CloseAgent,
@@ -29,25 +30,23 @@ from rlm_wire.methods.sessions import (
     WorkspaceInfo,
 )
 from rlm_wire.methods.tools import Bash, BashResult, Edit, EditResult, Fetch, FetchResult, OutputChunk
+from rlm_worker import tool_calls
+from rlm_worker.adoption import Seat, take_seat
 from rlm_worker.background import OPERATIONS, Background, Operation
-from rlm_worker.environment import checked_environment
-from rlm_worker.roster import Owner
-from rlm_worker.sessions import Session, Worker, open_session
-from rlm_worker.tools.bash import run_bash
-from rlm_worker.tools.edit import run_edit
-from rlm_worker.tools.fetch import run_fetch
+from rlm_worker.sessions import Session, Worker
 
 
 def worker_service(worker: Worker) -> rlm_wire.Service:
-    """The service of `worker`: each peer's session has a `Session` of its own."""
+    """The service of `worker`: each peer's session has a `Seat` of its own."""
 
     @asynccontextmanager
-    async def lifespan(peer: rlm_wire.Peer) -> AsyncIterator[Session]:
-        async with open_session(worker, peer) as session:
-            yield session
+    async def lifespan(peer: rlm_wire.Peer) -> AsyncIterator[Seat]:
+        async with take_seat(worker, peer) as seat:
+            yield seat
 
     service = rlm_wire.Service(lifespan)
     service.handle(OpenWorkspace)(open_workspace)
+    service.handle(AdoptWorkspace)(adopt_workspace)
     service.handle(CloseWorkspace)(close_workspace)
     service.handle(ListProcesses)(list_processes)
     service.handle(OpenAgent)(open_agent)
@@ -67,7 +66,11 @@ def worker_service(worker: Worker) -> rlm_wire.Service:
 
 
 async def open_workspace(request: OpenWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> WorkspaceInfo:
-    return _session(call).open_workspace(request.cwd, request.env, request.quotas)
+    return _session(call).open_workspace(request.cwd, request.env, request.quotas, request.secret)
+
+
+async def adopt_workspace(request: AdoptWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> AdoptedWorkspace:
+    return await _seat(call).adopt(request.workspace, request.secret)
 
 
 async def close_workspace(request: CloseWorkspace, call: rlm_wire.IncomingCall[Never, Never]) -> Receipt:
@@ -80,7 +83,8 @@ async def list_processes(request: ListProcesses, call: rlm_wire.IncomingCall[Nev
 
 
 async def open_agent(request: OpenAgent, call: rlm_wire.IncomingCall[Never, Never]) -> AgentOpened:
-    return AgentOpened(_session(call).open_agent(request.agent).name)
+    agent = _session(call).open_agent(request.agent, request.skills, allow_git=request.allow_git)
+    return AgentOpened(agent.name)
 
 
 async def close_agent(request: CloseAgent, call: rlm_wire.IncomingCall[Never, Never]) -> AgentClosed:
@@ -88,22 +92,7 @@ async def close_agent(request: CloseAgent, call: rlm_wire.IncomingCall[Never, Ne
 
 
 async def bash(request: Bash, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> BashResult:
-    session = _session(call)
-    agent = session.agent(request.agent)
-    env = {**session.env, **checked_environment(request.env or {})}
-    with agent.call(command=True):
-        return await run_bash(
-            session.reaper,
-            request.command,
-            cwd=str(Path(session.cwd, request.cwd or "")),
-            env=env,
-            # A directory that was asked for must be there; the agent's own may have been removed by a command.
-            fallback_directory=None if request.cwd else session.fallback_directory,
-            timeout=request.timeout,
-            on_output=_live(call),
-            stoppable=call.stoppable,
-            note_started=lambda process: session.roster.add(process, Owner(agent.name, "command")),
-        )
+    return await tool_calls.bash(_session(call), request, on_output=_live(call), stoppable=call.stoppable)
 
 
 async def execute(request: Execute, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> CellResult:
@@ -153,22 +142,11 @@ async def replicate_ledger(
 
 
 async def edit(request: Edit, call: rlm_wire.IncomingCall[Never, Never]) -> EditResult:
-    session = _session(call)
-    with session.agent(request.agent).call():
-        return await run_edit(request.path, request.old, request.new, cwd=session.cwd)
+    return await tool_calls.edit(_session(call), request)
 
 
 async def fetch(request: Fetch, call: rlm_wire.IncomingCall[Never, Never]) -> FetchResult:
-    session = _session(call)
-    agent = session.agent(request.agent)
-    with agent.call():
-        return await run_fetch(
-            session.reaper,
-            request.url,
-            max_chars=request.max_chars,
-            timeout=request.timeout,
-            note_started=lambda process: session.roster.add(process, Owner(agent.name, "command")),
-        )
+    return await tool_calls.fetch(_session(call), request)
 
 
 async def follow_job(request: FollowJob, call: rlm_wire.IncomingCall[OutputChunk, Never]) -> JobInfo:
@@ -192,7 +170,11 @@ def _in_background(operation: Callable[[Background], Operation]) -> Callable[...
 
 
 def _session(call: rlm_wire.IncomingCall[Any, Any]) -> Session:
-    state: Session = call.state
+    return _seat(call).session
+
+
+def _seat(call: rlm_wire.IncomingCall[Any, Any]) -> Seat:
+    state: Seat = call.state
     return state
 
 

@@ -5,8 +5,11 @@ No wire here: `service` says which calls lead where. Whatever an agent runs belo
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import platform
+import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -18,11 +21,13 @@ from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.peer import Peer
 from rlm_wire.errors import CallError
 from rlm_wire.methods.processes import Receipt
-from rlm_wire.methods.sessions import AgentClosed, Quotas, WorkspaceInfo
+from rlm_wire.methods.sessions import AgentClosed, KeptAgent, Quotas, WorkspaceInfo
+from rlm_wire.methods.skills import Skills
 from rlm_worker.background import Background, open_background
 from rlm_worker.callbacks import cell_callbacks
 from rlm_worker.environment import checked_environment
-from rlm_worker.kernel import KernelHost, Kernels, open_kernels
+from rlm_worker.git_guard.shell import refusal
+from rlm_worker.kernel import Callbacks, KernelHost, Kernels, open_kernels
 from rlm_worker.ledger import Replica
 from rlm_worker.paths import checked_path
 from rlm_worker.processes import Reaper, Survivor
@@ -34,6 +39,9 @@ AGENT_LIMIT = 1024
 NAME_LIMIT = 200
 
 
+SECRET_LENGTHS = range(16, 201)
+
+
 class Worker:
     """What all sessions share. `cwd` and `env` are where and with what agents work unless their session says else."""
 
@@ -42,13 +50,18 @@ class Worker:
         self.kernel_host = kernel_host
         self.cwd = cwd
         self.env = dict(env)
+        self.adoptable: dict[str, Session] = {}
+        """By the id of the workspace."""
+        self.adopting = trio.Lock()
 
 
 class Agent:
     """One agent's running calls, and its ledger."""
 
-    def __init__(self, name: str, temporary: str | None) -> None:
+    def __init__(self, name: str, temporary: str | None, skills: Skills, allow_git: bool) -> None:
         self.name = name
+        self.skills = skills
+        self.allow_git = allow_git
         self.replica = Replica(temporary)
         self.has_kernel = False
         self.closed = False
@@ -85,10 +98,12 @@ class Agent:
 
 
 class Session:
-    """One harness's workspace. Made by `open_session`."""
+    """One harness's workspace. Made by `open_session`; whose it is, is the business of `adoption`."""
 
     background: Background
     """Jobs, services and watches."""
+    callbacks: Callbacks
+    """What its cells may call."""
 
     def __init__(self, worker: Worker, harness: Peer, nursery: trio.Nursery) -> None:
         self.harness = harness
@@ -107,21 +122,57 @@ class Session:
         self._closed = False
         self._receipt: Receipt | None = None
         self._fallback: str | None = None
+        self.given_up = trio.Event()
+        """Nobody works with it any more."""
+        self._id = ""
+        self._digest = b""
+
+    def hand_to(self, harness: Peer) -> None:
+        """From now on it is that one's."""
+        self.harness = self.callbacks.harness = harness
+
+    def give_up(self, harness: Peer) -> None:
+        """It is no longer needed, if it is still that one's."""
+        if self.harness is harness:
+            self._worker.adoptable.pop(self._id, None)
+            self.given_up.set()
 
     def open_workspace(
-        self, cwd: str | None, env: Mapping[str, str] | None, quotas: Quotas | None = None
+        self,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        quotas: Quotas | None = None,
+        secret: str | None = None,
     ) -> WorkspaceInfo:
-        """Set directory, environment and quotas.
+        """Set directory, environment and quotas, and the secret for its adoption.
 
         Raises CallError: `not_found`, `invalid_argument`, `failed_precondition`.
         """
-        if self._agents:
-            raise CallError("failed_precondition", "this session has agents: open the workspace before the first one")
+        self.check_unused()
+        if secret is not None and len(secret) not in SECRET_LENGTHS:
+            raise CallError("invalid_argument", f"a secret has {SECRET_LENGTHS[0]} to {SECRET_LENGTHS[-1]} characters")
         if cwd is not None:
             self.cwd = os.path.normpath(_directory(Path(self._worker.cwd, checked_path(cwd))))
         checked_environment(env or {})
         self.background.grant(quotas or Quotas())
         self.env = {**self._worker.env, **(env or {})}
+        self._worker.adoptable.pop(self._id, None)
+        self._id, self._digest = (secrets.token_hex(16), _digest(secret)) if secret is not None else ("", b"")
+        if self._id:
+            self._worker.adoptable[self._id] = self
+        return self.info()
+
+    def check_unused(self) -> None:
+        """CallError("failed_precondition") if there are agents already."""
+        if self._agents:
+            raise CallError("failed_precondition", "this session has agents: open the workspace before the first one")
+
+    def is_secret(self, secret: str) -> bool:
+        """Whether the workspace was opened with that secret."""
+        return hmac.compare_digest(self._digest, _digest(secret))
+
+    def info(self) -> WorkspaceInfo:
+        """What its harness is told of it."""
         machine = os.uname()
         return WorkspaceInfo(
             cwd=self.cwd,
@@ -129,9 +180,14 @@ class Session:
             pid=os.getpid(),
             platform=f"{machine.sysname} {machine.release} {machine.machine}",
             python=platform.python_version(),
+            workspace=self._id,
         )
 
-    def open_agent(self, name: str | None) -> Agent:
+    def kept_agents(self) -> list[KeptAgent]:
+        """The agents that are open."""
+        return [KeptAgent(agent.name, agent.has_kernel) for agent in self._agents.values() if not agent.closed]
+
+    def open_agent(self, name: str | None, skills: Skills | None = None, *, allow_git: bool = True) -> Agent:
         """Open an agent; None lets us name it. Raises CallError if the name is taken or no name at all."""
         if self._closed:
             raise CallError("failed_precondition", "the workspace is closed: connect anew for a fresh session")
@@ -144,7 +200,7 @@ class Session:
             raise CallError("failed_precondition", f"there is an agent {name!r} already")
         if len(self._agents) >= AGENT_LIMIT:
             raise CallError("resource_exhausted", f"a session has {AGENT_LIMIT} agents at most: close one first")
-        agent = self._agents[name] = Agent(name, self.env.get("TMPDIR"))
+        agent = self._agents[name] = Agent(name, self.env.get("TMPDIR"), skills or Skills(), allow_git)
         self._nursery.start_soon(self._warm_kernels)
         return agent
 
@@ -191,6 +247,7 @@ class Session:
         """
         async with self._closing:
             self._closed = True
+            self._worker.adoptable.pop(self._id, None)
             if self._receipt is None or self._receipt.retryable:
                 async with trio.open_nursery() as nursery:
                     for name in list(self._agents):
@@ -221,11 +278,21 @@ class Session:
             self.reaper,
             cwd=self.cwd,
             env=self.env,
-            callbacks=cell_callbacks(self),
+            callbacks=self.callbacks,
             roster=self.roster,
+            outfit=self._outfit,
         ) as kernels:
             task_status.started(kernels)
             await self._leaving.wait()
+
+    def _outfit(self, agent: str) -> tuple[Skills, bool]:
+        opened = self.agent(agent)
+        return opened.skills, not opened.allow_git
+
+    def check_command(self, agent: str, command: str) -> None:
+        """Raises CallError("permission_denied") if git may not be used for that by the agent."""
+        if not self.agent(agent).allow_git and (reason := refusal(command)) is not None:
+            raise CallError("permission_denied", reason)
 
     def fallback_directory(self) -> str:
         """Where commands run when the agent's own directory is gone: an empty one, in which they can do no harm."""
@@ -253,6 +320,10 @@ class Session:
                 await trio.to_thread.run_sync(shutil.rmtree, self._fallback, True)
 
 
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
 def _directory(path: Path) -> Path:
     try:
         if path.is_dir():
@@ -271,6 +342,7 @@ async def open_session(worker: Worker, harness: Peer) -> AsyncIterator[Session]:
             session = Session(worker, harness, nursery)
             at_last.callback(session.close_ledgers)
             async with open_background(session) as session.background:
+                session.callbacks = cell_callbacks(session)
                 try:
                     yield session
                 finally:

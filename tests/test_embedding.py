@@ -14,7 +14,7 @@ from pages import ROOT, blocks, prints, start
 PAGE = ROOT / "docs" / "embedding.md"
 BLOCKS = blocks(PAGE)
 SECRET = {"CALCULATOR_TOKEN": "not in the page"}
-HARNESSES = ["harness.py", "background.py"]
+HARNESSES = ["harness.py", "agents_asyncio.py", "background.py"]
 CLIENTS = [name for name, block in BLOCKS.items() if name.startswith("client")]
 
 

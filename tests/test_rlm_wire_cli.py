@@ -141,7 +141,7 @@ def test_every_command_line_tells_its_version_its_exit_codes_and_of_a_mistake_in
     assert err.startswith(f"{name}: ")
     assert err.endswith(f"(see {name} --help)\n")
     subcommands = re.findall(r"^    (\w+) +\w", said("--help")[1], re.MULTILINE)
-    assert len(subcommands) == {"rlm-worker": 3}.get(name, 2)
+    assert len(subcommands) == {"rlm-worker": 3, "rlm-harness": 6}.get(name, 2)
     for words in ([], *([word] for word in subcommands)):
         assert "Exit codes: 0 " in said(*words, "--help")[1]
 

@@ -16,8 +16,9 @@ from rlm_harness.demo.processes import leftovers
 from rlm_harness.demo.script import SCRIPT, TASK
 from rlm_harness.events import Emit, SessionEnded, Verdict
 from rlm_harness.model.scripted import ScriptedModel
+from rlm_harness.opening import Task
 from rlm_harness.secrets import UserError
-from rlm_harness.session import Interrupts, Task, exit_code, run_task
+from rlm_harness.session import Interrupts, exit_code, run_task
 from rlm_harness.workspace import Workspace, local_worker_url
 
 PROJECT = Path(__file__).parent / "project"

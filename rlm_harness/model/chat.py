@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 
 import httpx
+import msgspec
 import trio
 
 from rlm_harness.events import Emit, Retrying, TextDelta
-from rlm_harness.model.interface import Message, ModelError, Reply, ToolSchema
+from rlm_harness.model.discovery import window_untrusted
+from rlm_harness.model.interface import ContextOverflow, Message, ModelError, Reply, ToolChoice, ToolSchema
+from rlm_harness.model.overflow import is_overflow
 from rlm_harness.model.retries import RetryPolicy, is_retryable, parse_retry_after
 from rlm_harness.model.streaming import (
     MAX_REPLY,
@@ -21,6 +25,7 @@ from rlm_harness.model.streaming import (
     MalformedReply,
     ReplyAssembler,
     ReportedError,
+    error_body,
     error_message,
 )
 from rlm_harness.secrets import Secret, UserError
@@ -34,9 +39,17 @@ IDLE_TIMEOUT = 300.0
 MAX_ERROR_BODY = 64 * 1024
 """Bytes read of an error response: it is shown in one line."""
 
+DISCOVERY_TIMEOUT = 10.0
+"""Seconds for `/models`: without it all works, only less smoothly."""
+
+MAX_MODELS = 4 * 1024 * 1024
+"""Bytes of `/models`: some endpoints list hundreds."""
 
 END_GRACE = 2.0
 """Seconds that a stream gets to end behind its last event: read to its end, the connection serves the next request."""
+
+
+_TOO_LONG = "the conversation is too long for the model"
 
 
 class _TryAgain(Exception):
@@ -58,31 +71,48 @@ class ChatModel:
         key: Secret | None,
         policy: RetryPolicy,
         idle_timeout: float,
+        several_tools: bool,
+        headers: Mapping[str, str],
+        request_header: str,
     ) -> None:
         self._client = client
         self._idle_timeout = idle_timeout
+        self._several_tools = several_tools
+        self._headers = dict(headers)
+        self._request_header = request_header
         self._url = url
         self._name = name
         self._key = key
         self._policy = policy
         self._met = False  # the endpoint has been reached
+        self._window: int | None = None
+        self._discovered = False
+        self._discovering = trio.Lock()
         self._jitter = random.SystemRandom()
 
     @property
     def name(self) -> str:
         return self._name
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSchema], emit: Emit) -> Reply:
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        emit: Emit,
+        tool_choice: ToolChoice = "auto",
+    ) -> Reply:
         """See `Model.reply`. Tries again as the retry policy says, telling `emit` each time.
 
-        Raises ModelError: the request was refused (key, model, URL, size), or every attempt failed.
+        Raises ModelError: the request was refused (key, model, URL), or every attempt failed; ContextOverflow.
         Cancellation: closes the connection of the request under way.
         """
-        request = self._request(messages, tools)
+        body = msgspec.json.encode(self._request(messages, tools, tool_choice))  # each attempt sends the same bytes
+        request_id = secrets.token_hex(16) if self._request_header else ""
         failures = 0
         while True:
             try:
-                return await self._attempt(request, emit)
+                reply = await self._attempt(body, request_id, emit)
+                return msgspec.structs.replace(reply, request_id=request_id)
             except _TryAgain as failure:
                 failures += 1
                 delay = self._policy.delay(failures, self._jitter.random(), failure.retry_after, met=self._met)
@@ -91,7 +121,41 @@ class ChatModel:
                 await emit(Retrying(self._safe(str(failure)), round(delay, 3), failures + 1))
                 await trio.sleep(delay)
 
-    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> dict[str, Any]:
+    async def context_window(self) -> int | None:
+        """Tokens of the model's window if the endpoint tells, asked once: None also if it does not answer in time.
+
+        Cancellation: closes the connection; the next caller asks again.
+        """
+        async with self._discovering:
+            if not self._discovered:
+                with trio.move_on_after(DISCOVERY_TIMEOUT):
+                    self._window = await self._discover()
+                self._discovered = True
+        return self._window
+
+    async def _discover(self) -> int | None:
+        url = self._url.removesuffix("/chat/completions") + "/models"
+        body = b""
+        try:
+            headers = {"Accept-Encoding": "identity"} | self._authorization()
+            async with self._client.stream("GET", url, headers=headers) as response, _body(response) as received:
+                if response.status_code != httpx.codes.OK or _is_packed(response):
+                    return None
+                async for data in received:
+                    body += data
+                    if len(body) > MAX_MODELS:
+                        return None
+        except httpx.HTTPError:
+            return None
+        return window_untrusted(body, self._name)
+
+    def _authorization(self) -> dict[str, str]:
+        key = {} if self._key is None else {"Authorization": f"Bearer {self._key.reveal()}"}
+        return self._headers | key
+
+    def _request(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], tool_choice: ToolChoice
+    ) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": self._name,
             "messages": list(messages),
@@ -99,15 +163,21 @@ class ChatModel:
             "stream_options": {"include_usage": True},
         }
         if tools:  # endpoints refuse parallel_tool_calls without tools
-            request |= {"tools": list(tools), "parallel_tool_calls": False}
+            request |= {"tools": list(tools), "parallel_tool_calls": self._several_tools}
+            if tool_choice != "auto":
+                request["tool_choice"] = tool_choice
         return request
 
-    async def _attempt(self, request: dict[str, Any], emit: Emit) -> Reply:
-        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key.reveal()}"
+    async def _attempt(self, body: bytes, request_id: str, emit: Emit) -> Reply:
+        headers = self._authorization() | {
+            "Accept": "text/event-stream",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+        }
+        if request_id:
+            headers |= {self._request_header: request_id, "Idempotency-Key": request_id}
         try:
-            async with self._client.stream("POST", self._url, json=request, headers=headers) as response:
+            async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
                 self._met = True
                 if response.status_code != httpx.codes.OK:
                     await self._refuse(response)
@@ -149,6 +219,8 @@ class ChatModel:
                             done = event == b"[DONE]"
                             deadline = trio.current_time() + (END_GRACE if done else self._idle_timeout)
         except ReportedError as error:
+            if error.overflow:
+                raise ContextOverflow(self._safe(f"{_TOO_LONG}; the endpoint reports: {error}")) from None
             if error.status is None or is_retryable(error.status):
                 raise _TryAgain(f"the endpoint reports: {error}") from None
             raise ModelError(self._safe(f"the endpoint reports: {error}"), refused=True) from None
@@ -170,11 +242,12 @@ class ChatModel:
         if is_retryable(status):
             retry_after = parse_retry_after(response.headers.get("retry-after"), time.time())
             raise _TryAgain(f"HTTP {status}{said}", retry_after)
+        if is_overflow(status, error_body(text)):
+            raise ContextOverflow(self._safe(f"{_TOO_LONG}; HTTP {status} from {self._url}{said}"))
         advice = {
             401: "the API key is wrong or missing (OPENAI_API_KEY or --api-key-file)",
             403: "the API key may not use this model",
             404: "no such model or no such URL (check --model; --base-url usually ends in /v1)",
-            413: "the conversation is too large for the endpoint",
         }.get(
             status,
             f"{self._url} moved: use its new address as base URL"
@@ -243,16 +316,22 @@ async def open_chat_model(
     *,
     policy: RetryPolicy | None = None,
     idle_timeout: float = IDLE_TIMEOUT,
+    several_tools: bool = False,
+    headers: Mapping[str, str] | None = None,
+    request_header: str = "",
 ) -> AsyncIterator[ChatModel]:
     """The model `name` of the endpoint `base_url`, for instance `http://127.0.0.1:8000/v1`.
 
     Raises UserError if `base_url` is no plain HTTP URL. `idle_timeout` in seconds without an event.
+    `several_tools`: a reply may ask for several tool calls. `headers` go with every request. With a `request_header`
+    each call gets an id, which all its attempts carry in that header, and as Idempotency-Key.
     Cancellation: closes the connections.
     """
     url = completions_url(base_url)
     timeout = httpx.Timeout(idle_timeout, connect=CONNECT_TIMEOUT)
     async with httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None)) as client:
-        yield ChatModel(client, url, name, key, policy or RetryPolicy(), idle_timeout)
+        policy = policy or RetryPolicy()
+        yield ChatModel(client, url, name, key, policy, idle_timeout, several_tools, headers or {}, request_header)
 
 
 def completions_url(base_url: str) -> str:

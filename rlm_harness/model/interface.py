@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -12,8 +12,15 @@ from rlm_harness.events import Emit, Usage
 Message: TypeAlias = dict[str, Any]
 """One chat message in the shape of the chat-completions API: `role`, `content`, and what the role adds to them."""
 
+Content: TypeAlias = str | list[dict[str, Any]]
+"""What a message says: text, or the API's parts, of type `text` or `image_url`."""
+
 ToolSchema: TypeAlias = dict[str, Any]
 """One entry of the API's `tools`."""
+
+
+ToolChoice: TypeAlias = Literal["auto", "none"]
+"""Whether the model may call a tool in its reply."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -25,12 +32,16 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One complete reply. `finish_reason` is the endpoint's: `stop`, `tool_calls`, `length`, ..."""
+    """One complete reply. `finish_reason` is the endpoint's: `stop`, `tool_calls`, `length`, ...
+
+    `request_id` is what the call was called at the endpoint, "" if it was given no name.
+    """
 
     text: str
     tool_calls: list[ToolCall] = []
     finish_reason: str = "stop"
     usage: Usage = Usage()
+    request_id: str = ""
 
     @property
     def message(self) -> Message:
@@ -55,6 +66,13 @@ class ModelError(Exception):
         self.refused = refused
 
 
+class ContextOverflow(ModelError):
+    """The conversation is too long for the model."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, refused=True)
+
+
 class Model(Protocol):
     """Something that answers a conversation."""
 
@@ -63,9 +81,19 @@ class Model(Protocol):
         """What the endpoint calls it."""
         ...
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSchema], emit: Emit) -> Reply:
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        emit: Emit,
+        tool_choice: ToolChoice = "auto",
+    ) -> Reply:
         """Answer `messages`; meanwhile hand each piece of text to `emit` as `TextDelta`, each new try as `Retrying`.
 
-        Raises ModelError. Cancellation: ends the request; nothing of the reply is kept.
+        `tool_choice` is `none` where a summary of the conversation is asked for: the tools are in the request all the
+        same, since they are part of what the endpoint has cached.
+
+        Raises ModelError; ContextOverflow where the endpoint says that it is the length.
+        Cancellation: ends the request; nothing of the reply is kept.
         """
         ...

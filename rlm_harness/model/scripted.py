@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from rlm_harness.events import Emit, TextDelta
-from rlm_harness.model.interface import Message, Reply, ToolCall, ToolSchema
+from rlm_harness.model.interface import Message, Reply, ToolCall, ToolChoice, ToolSchema
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -38,7 +38,13 @@ class ScriptedModel:
     def name(self) -> str:
         return self._name
 
-    async def reply(self, messages: Sequence[Message], tools: Sequence[ToolSchema], emit: Emit) -> Reply:
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        emit: Emit,
+        tool_choice: ToolChoice = "auto",
+    ) -> Reply:
         """See `Model.reply`; text goes out word by word. Cancellation: that line of the script is used up."""
         line = next(self._lines, Line("The script ends here."))
         seen = str(messages[-1]["content"])

@@ -9,6 +9,7 @@ import msgspec
 
 from rlm_harness.events import Usage
 from rlm_harness.model.interface import Reply, ToolCall
+from rlm_harness.model.overflow import is_overflow
 
 MAX_REPLY = 16 * 1024 * 1024
 """Bytes of one streamed reply: far above any model's output limit, far below what hurts."""
@@ -28,11 +29,15 @@ class MalformedReply(Exception):
 
 
 class ReportedError(Exception):
-    """The endpoint reported an error inside the stream: `status` if it gave an HTTP status as code."""
+    """The endpoint reported an error inside the stream: `status` if it gave an HTTP status as code.
 
-    def __init__(self, message: str, status: int | None) -> None:
+    `overflow`: the conversation is too long for it.
+    """
+
+    def __init__(self, message: str, status: int | None, *, overflow: bool) -> None:
         super().__init__(message)
         self.status = status
+        self.overflow = overflow
 
 
 class EventStreamDecoder:
@@ -89,9 +94,19 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+    def checked(self) -> Usage:
+        prompt = max(self.prompt_tokens or 0, 0)
+        cached = (self.prompt_tokens_details.cached_tokens or 0) if self.prompt_tokens_details is not None else 0
+        return Usage(prompt, max(self.completion_tokens or 0, 0), min(max(cached, 0), prompt))
 
 
 class _Chunk(msgspec.Struct):
@@ -131,7 +146,7 @@ class ReplyAssembler:
         if chunk.error is not None:
             raise _reported(chunk.error)
         if chunk.usage is not None:
-            self._usage = Usage(max(chunk.usage.prompt_tokens or 0, 0), max(chunk.usage.completion_tokens or 0, 0))
+            self._usage = chunk.usage.checked()
         # Only one reply was asked for; the chunk that carries the usage has no choice at all.
         choice = chunk.choices[0] if chunk.choices else _Choice()
         self._finish_reason = choice.finish_reason or self._finish_reason
@@ -180,15 +195,21 @@ def _reported(error: Any) -> ReportedError:
     fields = error if isinstance(error, dict) else {"message": error}
     code = fields.get("code")
     status = int(code) if isinstance(code, int | str) and re.fullmatch(r"[45]\d\d", str(code)) else None
-    return ReportedError(str(fields.get("message") or "no message")[:500], status)
+    message = str(fields.get("message") or "no message")[:500]
+    return ReportedError(message, status, overflow=is_overflow(status, fields))
+
+
+def error_body(body: bytes) -> Any:
+    """An error response as an object if it is JSON, else the beginning of its text."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body[:2000].decode("utf-8", "replace")
 
 
 def error_message(body: bytes) -> str:
     """What an error response says, in one line of at most 500 characters, whatever shape the endpoint gives it."""
-    try:
-        decoded = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        decoded = None
+    decoded = error_body(body)
     text: Any = None
     if isinstance(decoded, dict):
         inner = decoded.get("error", decoded)

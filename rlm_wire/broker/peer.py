@@ -233,8 +233,11 @@ class Peer:
         self._check_open()
         self._line.ping(token)
 
-    def lose(self, error: WireError) -> None:
-        """The session is over: every open call fails, every handler is cancelled. A peer that still listens is told."""
+    def lose(self, error: WireError, farewell: str = "the session was given up") -> None:
+        """The session is over: every open call fails, every handler is cancelled.
+
+        A peer that still listens is told `farewell`.
+        """
         if self.closed:
             return
         message = CLOSED_HERE if self._closing else str(error)  # the peer hung up on our Goodbye, as it should
@@ -250,7 +253,7 @@ class Peer:
         for pong in self._pongs.values():
             pong.set()
         self._writer.close()
-        self._line.leave(None if self._connection.ended else Goodbye(error.code, "the session was given up"))
+        self._line.leave(None if self._connection.ended else Goodbye(error.code, farewell))
         self.handlers.cancel(message)
 
     async def run_link(self, link: Link, patience: Patience | None) -> None:

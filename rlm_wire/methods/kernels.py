@@ -7,6 +7,7 @@ from typing import Literal, Never
 import msgspec
 
 from rlm_wire.methods.base import Request, StreamRequest
+from rlm_wire.methods.skills import Skills
 from rlm_wire.methods.tools import Output, OutputChunk
 
 CellStatus = Literal["ok", "error", "timed_out", "interrupted", "kernel_died", "not_run"]
@@ -39,6 +40,7 @@ class CellResult(msgspec.Struct, frozen=True):
     """How a cell ended; `result` is the text/plain of its last expression, `displays` every rich result in order.
 
     `notices` tell what the model must know and cannot see: a kernel that was restarted, and what was lost with it.
+    `skill_calls` counts the calls of skills that the cell made, by name.
     """
 
     status: CellStatus
@@ -48,6 +50,7 @@ class CellResult(msgspec.Struct, frozen=True):
     error: CellError | None = None
     notices: list[str] = []
     duration: float = 0.0
+    skill_calls: dict[str, int] = {}
 
 
 class Execute(StreamRequest[CellResult, OutputChunk, Never], tag="kernel.execute"):
@@ -119,10 +122,15 @@ class CellOutcome(msgspec.Struct, frozen=True):
 
 
 class EnterWorkspace(Request[None], tag="cell.enter"):
-    """Worker → fresh kernel, before its first cell: work in directory `cwd` (absolute) with exactly `env`."""
+    """Worker → fresh kernel, before its first cell: work in directory `cwd` (absolute) with exactly `env`.
+
+    Its cells have `skills`. `guard_git`: cells with a git command that looks further than they may are not run.
+    """
 
     cwd: str
     env: dict[str, str]
+    skills: Skills | None = None
+    guard_git: bool = False
 
 
 class LeaveWorkspace(Request[None], tag="cell.leave"):

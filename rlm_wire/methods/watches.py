@@ -12,12 +12,15 @@ import msgspec
 
 from rlm_wire.methods.base import Request
 
-WatchKind = Literal["path", "job"]
+WatchKind = Literal["path", "job", "agent", "progress"]
 WatchStatus = Literal["active", "completed", "cancelled", "failed"]
 
 
 class WatchInfo(msgspec.Struct, frozen=True):
-    """A watch: `target` is an absolute path or a job's id. `completed`: the job has ended; `error`: why it failed."""
+    """A watch: `target` is an absolute path, or the id of a job or of an agent.
+
+    `completed`: the job or agent has ended; `error`: why the watch has failed.
+    """
 
     id: str
     owner_id: str

@@ -45,18 +45,23 @@ class Place(Protocol):
         """A directory to use when the agent's own has vanished."""
         ...
 
+    def check_command(self, agent: str, command: str) -> None:
+        """Raises CallError("permission_denied") if the agent may not run it."""
+        ...
+
 
 class ShellCommand:
     """A command that was checked: its Bash text, its directory, its environment; and whose it is.
 
     `cwd` is relative to the agent's directory; None and an empty text are that one. `env` must have been checked.
-    Raises CallError("invalid_argument").
+    Raises CallError: `invalid_argument`, or as `Place.check_command`.
     """
 
     def __init__(
         self, place: Place, owner: Owner, command: str | list[str], cwd: str | None, env: Mapping[str, str]
     ) -> None:
         self.text = _text(command)
+        place.check_command(owner.agent, self.text)
         self.cwd = checked_path(str(Path(place.cwd, checked_path(cwd)))) if cwd else place.cwd
         self.notices: list[str] = []
         self._place = place

@@ -9,7 +9,8 @@ by the harness, which knows the scope as well: it is the one that gave it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ from rlm_wire.broker.scopes import Scopes
 from rlm_wire.broker.services import Service
 from rlm_wire.errors import CallError
 from rlm_wire.methods.base import Request
+from rlm_wire.methods.skills import CallSkill
 from rlm_worker.kernel.budget import Budget
 
 Result = TypeVar("Result")
@@ -32,6 +34,12 @@ OUTSIDE = "rlm was used outside of an active cell: the cell that started this ha
 
 CALLS_LIMIT: Final = 1024
 """Calls of one cell in progress: a sixteenth of what the session can carry for all."""
+
+NAME_LIMIT: Final = 96
+"""Characters of a skill's name."""
+
+SKILLS_COUNTED: Final = 256
+"""Names of skills that a cell's calls are counted by: more than there are, for a cell may make names up."""
 
 BYTES_LIMIT: Final = 32 << 20
 """Arguments of a cell's relayed calls in progress, together: the worker holds them as long."""
@@ -44,6 +52,7 @@ class _OpenCell:
         self.agent = agent
         self.budget = budget
         self.caller = caller
+        self.skill_calls: Counter[str] = Counter()
         self._calls = 0
         self._bytes = 0
 
@@ -71,33 +80,34 @@ class Callbacks:
     """The callbacks of one session's cells. `harness` is where calls go that have no handler here (None: nowhere)."""
 
     def __init__(self, harness: Peer | None = None) -> None:
-        self._harness = harness
-        self._handlers: dict[type[Request[Any]], Callable[[str, Any], Any]] = {}
+        self.harness = harness
+        self._handlers: dict[type[Request[Any]], tuple[Callable[[str, Any], Any], str | None]] = {}
         self._scopes = Scopes()
         self._cells: dict[str, _OpenCell] = {}
 
-    def handle(self, request: type[Request[Any]]) -> Callable[[Handler], Handler]:
+    def handle(self, request: type[Request[Any]], *, skill: str | None = None) -> Callable[[Handler], Handler]:
         """Decorator: the function answers `request` from cells. It takes the agent's name and the request.
 
-        Plain or async, as with `Service.handle`. To be called before there are kernels.
+        Plain or async, as with `Service.handle`. To be called before there are kernels. `skill` is what its calls are
+        counted as, if they are.
         """
 
         def register(function: Handler) -> Handler:
-            self._handlers[request] = function
+            self._handlers[request] = function, skill
             return function
 
         return register
 
     @contextmanager
-    def open(self, scope: str, agent: str, budget: Budget, caller: str | None) -> Iterator[None]:
+    def open(self, scope: str, agent: str, budget: Budget, caller: str | None) -> Iterator[Mapping[str, int]]:
         """Hold `scope` open for a cell of `agent`. `budget` stands still while calls of the cell are answered.
 
-        `caller` is the scope in which the cell itself was asked for, if any.
+        `caller` is the scope in which the cell itself was asked for, if any. Gives the count of its calls of skills.
         """
-        self._cells[scope] = _OpenCell(agent, budget, caller)
+        cell = self._cells[scope] = _OpenCell(agent, budget, caller)
         try:
             with self._scopes.open(scope, agent):
-                yield
+                yield cell.skill_calls
         finally:
             del self._cells[scope]
 
@@ -121,21 +131,22 @@ class Callbacks:
     def service(self, agent: str) -> Service:
         """What the kernel of `agent` can call."""
         service = Service()
-        for request, function in self._handlers.items():
-            service.handle(request)(self._answer(agent, function))
+        for request, (function, skill) in self._handlers.items():
+            service.handle(request)(self._answer(agent, function, skill))
 
         @service.handle_rest
         async def rest(method: str, params: msgspec.Raw, call: IncomingCall[Any, Any]) -> msgspec.Raw:
-            with self._within(agent, call.scope, size=memoryview(params).nbytes):
-                if self._harness is None:
+            skill = _remote_skill(params, call) if method == CallSkill.method else None
+            with self._within(agent, call.scope, size=memoryview(params).nbytes, skill=skill):
+                if self.harness is None:
                     raise CallError("unimplemented", f"there is no method {method[:200]!r} here")
-                return await relay(method, params, call, self._harness, scope=call.scope)
+                return await relay(method, params, call, self.harness, scope=call.scope)
 
         return service
 
-    def _answer(self, agent: str, function: Callable[[str, Any], Any]) -> Callable[..., Any]:
+    def _answer(self, agent: str, function: Callable[[str, Any], Any], skill: str | None) -> Callable[..., Any]:
         async def answer(request: Any, call: IncomingCall[Any, Any]) -> Any:
-            with self._within(agent, call.scope):
+            with self._within(agent, call.scope, skill=skill):
                 return await function(agent, request)
 
         def answer_at_once(request: Any, call: IncomingCall[Any, Any]) -> Any:
@@ -145,8 +156,10 @@ class Callbacks:
         return answer if inspect.iscoroutinefunction(function) else answer_at_once
 
     @contextmanager
-    def _within(self, agent: str, scope: str | None, size: int = 0) -> Iterator[None]:
+    def _within(self, agent: str, scope: str | None, *, size: int = 0, skill: str | None = None) -> Iterator[None]:
         cell = self._check(agent, scope)
+        if skill is not None and (skill in cell.skill_calls or len(cell.skill_calls) < SKILLS_COUNTED):
+            cell.skill_calls[skill] += 1
         with cell.calling(size), self._scopes.within(scope) as work:
             yield
         if work.cancelled_caught:
@@ -157,3 +170,13 @@ class Callbacks:
         if cell is None or cell.agent != agent:
             raise CallError("permission_denied", OUTSIDE)
         return cell
+
+
+class _Named(msgspec.Struct):
+    skill: str
+
+
+def _remote_skill(params: msgspec.Raw, call: IncomingCall[Any, Any]) -> str:
+    """The name in the params of a `CallSkill`, bounded; the harness will tell of params that do not fit."""
+    named: _Named = call.peer.decode(params, _Named, "the params of skills.call")
+    return named.skill[:NAME_LIMIT]

@@ -6,7 +6,7 @@ Waiting, interrupting and recovering are in `lane`.
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -44,7 +44,7 @@ class Cell:
         timeout: float | None,
         sink: OnOutput | None,
         scope: str,
-        open_scope: Callable[[Budget], AbstractContextManager[None]],
+        open_scope: Callable[[Budget], AbstractContextManager[Mapping[str, int]]],
         ledger_size: int | None,
     ) -> None:
         self.code = code
@@ -52,7 +52,8 @@ class Cell:
         self.on_output = sink
         self.scope = scope
         self.open_scope = open_scope
-        """Within it the cell may make calls, which stop the clock of that budget."""
+        """Within it the cell may make calls, which stop the clock of that budget; gives the count of `skill_calls`."""
+        self.skill_calls: Mapping[str, int] = {}
         self.ledger_size = ledger_size
         self.timed_out = False
         self.cancelled = False
@@ -104,6 +105,7 @@ class Cell:
             error=kernel_side.error,
             notices=[*notices, *kernel_side.notices],
             duration=0.0 if self._started is None else trio.current_time() - self._started,
+            skill_calls=dict(self.skill_calls),
         )
 
     def _fate(self, outcome: CellOutcome | None, death: int | None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Final
 
@@ -12,6 +12,7 @@ import trio
 
 from rlm_wire.errors import CallError
 from rlm_wire.methods.kernels import CellResult, KernelVariables
+from rlm_wire.methods.skills import Skills
 from rlm_worker.kernel.budget import Budget
 from rlm_worker.kernel.callbacks import Callbacks
 from rlm_worker.kernel.cells import Cell, OnOutput
@@ -24,6 +25,13 @@ from rlm_worker.roster import Owner, Roster
 SCOPE_BYTES: Final = 24
 """Of randomness in a scope: nobody guesses it."""
 
+Outfit = Callable[[str], tuple[Skills | None, bool]]
+"""What the kernels of an agent get: its skills, and whether git commands in its cells are looked at."""
+
+
+def _nothing(agent: str) -> tuple[Skills | None, bool]:
+    return None, False
+
 
 class Kernels:
     """Made by `open_kernels`."""
@@ -35,6 +43,7 @@ class Kernels:
         env: Mapping[str, str],
         callbacks: Callbacks,
         roster: Roster,
+        outfit: Outfit,
         nursery: trio.Nursery,
     ) -> None:
         self._host = host
@@ -42,6 +51,7 @@ class Kernels:
         self._cwd = cwd
         self._env = dict(env)
         self._callbacks = callbacks
+        self._outfit = outfit
         self._nursery = nursery
         self._lanes: dict[str, Lane] = {}
 
@@ -71,7 +81,7 @@ class Kernels:
         if lane is None:
             lane = self._lanes[agent] = Lane(functools.partial(self._start, agent))
 
-        def opened(budget: Budget) -> AbstractContextManager[None]:
+        def opened(budget: Budget) -> AbstractContextManager[Mapping[str, int]]:
             return self._callbacks.open(scope, agent, budget, caller)
 
         return Cell(lane.run, code, timeout, on_output, scope, opened, ledger_size)
@@ -114,7 +124,7 @@ class Kernels:
         self._roster.add(kernel.process, Owner(agent, "kernel"))
         await self._nursery.start(kernel.run, self._callbacks.service(agent))
         try:
-            await kernel.enter(self._cwd, self._env)
+            await kernel.enter(self._cwd, self._env, *self._outfit(agent))
         except BaseException:
             kernel.kill()
             raise
@@ -136,14 +146,16 @@ async def open_kernels(
     env: Mapping[str, str],
     callbacks: Callbacks | None = None,
     roster: Roster | None = None,
+    outfit: Outfit = _nothing,
 ) -> AsyncIterator[Kernels]:
     """The kernels of one session, started in `cwd` with exactly `env`. Leaving closes them all.
 
-    `callbacks` is what their cells may call (None: nothing), `roster` is told of their processes.
+    `callbacks` is what their cells may call (None: nothing), `roster` is told of their processes, `outfit` says by the
+    agent's name what a fresh kernel gets.
     Cancellation: kills them.
     """
     async with trio.open_nursery() as nursery:
-        kernels = Kernels(host, cwd, env, callbacks or Callbacks(), roster or Roster(reaper), nursery)
+        kernels = Kernels(host, cwd, env, callbacks or Callbacks(), roster or Roster(reaper), outfit, nursery)
         try:
             yield kernels
             await kernels.close_all()

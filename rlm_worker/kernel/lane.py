@@ -100,7 +100,7 @@ class Lane:
             notices = kernel.output.attach(capture)
             cell.begin()
             budget = Budget(cell.timeout)
-            with cell.open_scope(budget):
+            with cell.open_scope(budget) as cell.skill_calls:
                 running = kernel.start_cell(cell.code, cell.scope, cell.ledger_size)
                 self._running = True
                 try:

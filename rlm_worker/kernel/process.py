@@ -28,6 +28,7 @@ from rlm_wire.methods.kernels import (
     LeaveWorkspace,
     RunCell,
 )
+from rlm_wire.methods.skills import Skills
 from rlm_worker.kernel.hosts import Forked, Host
 from rlm_worker.kernel.link import open_link
 from rlm_worker.kernel.output import OutputPipe, open_output
@@ -110,10 +111,13 @@ class KernelProcess:
         """Whether the process has ended, at this very moment; `dead` is set once all it left behind is dealt with."""
         return self.dead.is_set() or bool(select.select([self._forked.pidfd], [], [], 0)[0])
 
-    async def enter(self, cwd: str, env: Mapping[str, str]) -> None:
-        """Make the fresh kernel work in `cwd` with `env` and nothing else. Raises CallError if it died meanwhile."""
+    async def enter(self, cwd: str, env: Mapping[str, str], skills: Skills | None, guard_git: bool) -> None:
+        """Make the fresh kernel work in `cwd` with `env` and nothing else; the rest as `EnterWorkspace` says.
+
+        Raises CallError if it died meanwhile.
+        """
         try:
-            await self._peer.call(EnterWorkspace(cwd, {**env, **self.process.marker}))
+            await self._peer.call(EnterWorkspace(cwd, {**env, **self.process.marker}, skills, guard_git))
         except SessionLost:
             raise CallError("unavailable", "The kernel died before its first cell.", retryable=True) from None
 

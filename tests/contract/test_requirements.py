@@ -84,7 +84,7 @@ def test_the_codes_are_those_of_the_code() -> None:
 def test_the_methods_of_a_session_with_a_worker_exist() -> None:
     section = TEXT[TEXT.index("## 12. A session with a worker") :]
     named = set(re.findall(r'[`"]((?:workspace|agent|tools|kernel)\.\w+)[`"]', section))
-    assert len(named) == 8
+    assert len(named) == 9
     assert named <= set(export()["methods"])
 
 

@@ -49,7 +49,8 @@ class Script:
     @classmethod
     def says(cls, *pieces: str, usage: tuple[int, int] = (10, 2), finish_reason: str = "stop") -> Answer:
         deltas = [cls.delta(content=piece) for piece in pieces]
-        counts = {"choices": [], "usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
+        tokens = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+        counts = {"choices": [], "usage": tokens}
         return Answer(cls.events(*deltas, cls.delta(finish_reason), counts))
 
     @classmethod
@@ -77,12 +78,20 @@ class ModelServer:
     def __init__(self, port: int) -> None:
         self.base_url = f"http://127.0.0.1:{port}/v1"
         self.answers: list[Answer] = []
+        self.by_task: dict[str, list[Answer]] = {}
+        """Answers for the conversations that begin with that task, instead of `answers`."""
         self.requests: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.models: Answer | None = None
+        """What `/models` says, if the endpoint has that."""
+        self.lookups: list[dict[str, str]] = []
+        """Headers of the requests for it, which are kept apart from all others."""
         self.connections = 0
         self.listening = trio.CancelScope()
         """Cancelled: nobody answers here any more, and the connections end."""
+        self._asked = trio.Event()
         self.client_left = trio.Event()
         """Set when the client has closed a connection that was stalling."""
 
@@ -93,9 +102,14 @@ class ModelServer:
                 while await self._answer(stream):
                     pass
 
+    async def wait_asked(self, count: int) -> None:
+        """Wait until there were that many requests."""
+        while len(self.requests) < count:
+            await self._asked.wait()
+
     async def _answer(self, stream: trio.SocketStream) -> bool:
         """Serve one request; whether the connection can serve another."""
-        connection, body = h11.Connection(h11.SERVER), b""
+        connection, body, method = h11.Connection(h11.SERVER), b"", b""
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
@@ -104,14 +118,25 @@ class ModelServer:
                     return False
                 connection.receive_data(received)
             elif isinstance(event, h11.Request):
+                method = event.method
+                if method == b"GET":
+                    self.lookups.append({name.decode(): value.decode() for name, value in event.headers})
+                    continue
                 self.headers.append({name.decode(): value.decode() for name, value in event.headers})
                 self.paths.append(event.target.decode())
             elif isinstance(event, h11.Data):
                 body += event.data
             else:
                 break
+        if method == b"GET":
+            await stream.send_all((self.models or Script.status(404)).data)
+            return False
+        self.bodies.append(body)
         self.requests.append(json.loads(body) if body else {})
-        answer = self.answers.pop(0) if self.answers else Script.status(400, {"error": {"message": "script is over"}})
+        self._asked.set()
+        self._asked = trio.Event()
+        answers = self.by_task.get(self.requests[-1]["messages"][1]["content"]) if self.by_task else self.answers
+        answer = answers.pop(0) if answers else Script.status(400, {"error": {"message": "script is over"}})
         await stream.send_all(answer.data)
         while answer.repeat:
             await stream.send_all(answer.repeat)

@@ -55,6 +55,13 @@ async def test_the_next_request_goes_over_the_same_connection(model_server, scri
     assert model_server.connections == 1
 
 
+async def test_several_calls_are_asked_for_only_where_they_may_come(model_server, script, events):
+    model_server.answers = [script.says("ok")]
+    async with open_chat_model("m", model_server.base_url, several_tools=True) as model:
+        await model.reply(QUESTION, TOOL_SCHEMAS, events.emit)
+    assert model_server.requests[0]["parallel_tool_calls"] is True
+
+
 async def test_the_request_asks_for_a_stream_with_usage_and_one_call_at_a_time(model_server, script, events):
     model_server.answers = [script.says("ok")]
     await ask(model_server, events, tools=TOOL_SCHEMAS)
@@ -78,6 +85,19 @@ async def test_what_may_pass_is_tried_again(model_server, script, events, code):
     model_server.answers = [script.status(code, {"error": {"message": "busy"}}), script.says("ok")]
     assert (await ask(model_server, events)).text == "ok"
     assert [(e.reason, e.attempt) for e in events.of(Retrying)] == [(f"HTTP {code}: busy", 2)]
+
+
+async def test_each_call_has_a_name_which_all_its_attempts_carry_with_the_same_bytes(model_server, script, events):
+    model_server.answers = [script.status(503), script.says("one"), script.says("two")]
+    options = {"policy": QUICK, "headers": {"X-Team": "blue"}, "request_header": "X-Request-Name"}
+    async with open_chat_model("m", model_server.base_url, **options) as model:
+        replies = [await model.reply(QUESTION, [], events.emit) for _ in range(2)]
+    sent = [(headers["x-request-name"], headers["idempotency-key"]) for headers in model_server.headers]
+    first, second = (reply.request_id for reply in replies)
+    assert sent == [(first, first), (first, first), (second, second)]
+    assert first != second
+    assert model_server.bodies[0] == model_server.bodies[1]
+    assert all(headers["x-team"] == "blue" for headers in model_server.headers)
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
@@ -136,7 +156,7 @@ async def test_after_the_last_attempt_the_reason_is_told(model_server, script, e
         (401, "API key is wrong"),
         (403, "may not use"),
         (404, "--base-url"),
-        (413, "too large"),
+        (413, "too long for the model"),
         (301, "moved"),
     ],
 )

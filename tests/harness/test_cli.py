@@ -150,6 +150,29 @@ async def test_json_gives_one_event_a_line_and_the_ledger_is_where_it_says(model
     assert (meta["status"], meta["turns"]) == ("answered", 2)
 
 
+async def test_the_agents_that_a_cell_starts_are_told_of_by_name(model_server, script, command):
+    code = "child = rlm.agent.spawn('add', name='kid')\nprint(child.result().answer)"
+    model_server.answers = [script.calls("ipython", {"code": code}), script.says("4"), script.says("done")]
+    done = await command.run("--json", "--tools", "ipython", "--max-depth", "1")
+    assert done.returncode == 0
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    (spawned,) = [event for event in events if event["event"] == "agent_spawned"]
+    assert (spawned["name"], spawned["depth"], spawned["parent"]) == ("kid", 1, "")
+    (answer,) = [e["content"] for e in events if e["event"] == "assistant_replied" and e["agent"] == spawned["agent"]]
+    assert answer == "4"
+    assert (events[-1]["turns"], events[-1]["usage"]["completion_tokens"]) == (3, 4)
+    assert [tool["function"]["name"] for tool in model_server.requests[1]["tools"]] == ["ipython", "wait"]
+
+
+async def test_a_model_that_can_see_is_shown_what_a_cell_shows(model_server, script, command):
+    png = "89504e470d0a1a0a0000000049454e44ae426082"
+    code = f"from IPython.display import Image\nImage(data=bytes.fromhex('{png}'), format='png')"
+    model_server.answers = [script.calls("ipython", {"code": code}), script.says("done")]
+    assert (await command.run("--pictures")).returncode == 0
+    parts = model_server.requests[1]["messages"][-1]["content"]
+    assert [part["type"] for part in parts] == ["text", "image_url"]
+
+
 async def test_the_key_is_nowhere_that_a_tool_could_look(model_server, script, command, start):
     look = "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'; true"
     model_server.answers = [script.calls("bash", {"command": look}), script.says("done")]

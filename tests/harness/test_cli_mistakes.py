@@ -32,6 +32,8 @@ async def test_a_refused_request_is_one_clear_line(model_server, script, command
         (["--workspace", "tcp://127.0.0.1:1"], {}, "127.0.0.1:1"),
         (["--base-url", "nonsense"], {}, "not an http:// or https:// URL"),
         (["--max-turns", "0"], {}, "not a positive whole number"),
+        (["--max-depth", "deep"], {}, "not a whole number"),
+        (["--tools", "bash,zsh"], {}, "no tool 'zsh'; the tools are ipython, bash, edit, fetch"),
         ([], {"RLM_HOME": "/dev/null"}, "RLM_HOME names another place"),
     ],
 )

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from rlm_harness.events import Usage
 from rlm_harness.ledger import records
-from rlm_harness.ledger.writer import Ledger, create_ledger, sessions_directory
+from rlm_harness.ledger.files import is_in_use, sessions_directory
+from rlm_harness.ledger.history import LedgerDamaged, read_history
+from rlm_harness.ledger.writer import Ledger, create_ledger, reopen_ledger
 from rlm_harness.secrets import UserError
 
 DECODER = msgspec.json.Decoder(records.Record)
@@ -67,6 +69,23 @@ async def test_every_record_survives_the_way_to_disk_and_back(tmp_path):
         ),
         records.ToolResult(turn=1, tool="bash", duration=0.1, message=text("out\ud7ff\u2028", "tool")),
         records.ContextMessage(message=text("o", "tool"), source_message_index=6),
+        records.DiscardedAssistant(
+            turn=1, message=text("a", "assistant"), finish_reason="length", usage=Usage(1, 2), duration=0.5
+        ),
+        records.Compaction(
+            reason="overflow",
+            turn=1,
+            summary="s",
+            summary_chars=1,
+            dropped_chars=2,
+            turns_since_last=1,
+            attempts=2,
+            usage=Usage(1, 2),
+            duration=0.5,
+            uncovered=3,
+            summary_message_index=7,
+            window=1,
+        ),
         records.PromptRollback(prompt_id="p", start_turn=0, attempted_turns=1, reason="cancelled"),
         records.Done(stop="answered", answer="a", usage=Usage(1, 2), turns=1),
     ]
@@ -113,6 +132,9 @@ def check_invariants(written: list[records.Record], ledger: Ledger) -> None:
         else:
             assert record.message_index is None
     assert ledger.context == context
+    history = read_history(ledger.directory)
+    assert (len(history.events), len(history.messages), len(history.windows)) == (len(written), messages, current + 1)
+    assert history.windows[-1].message_indices == context
 
 
 async def test_records_of_several_tasks_do_not_mix(tmp_path):
@@ -178,3 +200,148 @@ def test_a_failed_write_poisons_the_ledger_and_loses_nothing_recorded_before(tmp
     assert lines[-1] not in whole  # torn, and nothing glued to it although there was room again
     assert failures == "3"
     assert "what was recorded before is kept" in message
+
+
+async def fill(ledger: Ledger) -> None:
+    await ledger.append(records.System(message=text("s", "system")))
+    await ledger.append(user("first"))
+    await ledger.append(user("aside"), in_context=False)
+    await ledger.open_window("rollback", [0])
+    await ledger.append(user("second"))
+
+
+async def test_a_ledger_is_read_back_as_events_messages_and_windows(tmp_path):
+    async with create_ledger(tmp_path) as ledger:
+        await fill(ledger)
+        history = read_history(ledger.directory)
+    assert [event["type"] for event in history.events[:3]] == ["context_window", "system", "user"]
+    assert [message["content"] for message in history.messages] == ["s", "first", "aside", "second"]
+    assert [(w.reason, [m["content"] for m in w.messages]) for w in history.windows] == [
+        ("start", ["s", "first"]),
+        ("rollback", ["s", "second"]),
+    ]
+    assert [record["message"]["content"] for record in history.user_messages()] == ["first", "aside", "second"]
+    assert (history.size, history.torn) == (ledger.size, 0)
+
+
+async def test_a_torn_last_line_is_no_part_of_the_history(tmp_path):
+    async with create_ledger(tmp_path) as ledger:
+        await fill(ledger)
+        whole = read_history(ledger.directory)
+        data = ledger.path.read_bytes()
+    last = data.rindex(b"\n", 0, -1) + 1
+    for end in range(last, len(data)):
+        ledger.path.write_bytes(data[:end])
+        history = read_history(ledger.directory)
+        assert history.events == whole.events[:-1]
+        assert (history.size, history.torn) == (last, end - last)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"type":"user","message":{},"message_index":5,"window":1}', "message 5 follows 4 others"),
+        (b'{"type":"user","message":{}}', "message None follows"),
+        (b'{"type":"user","message":{},"message_index":4,"window":0}', "window 0 is not open"),
+        (b'{"type":"context_window","window":3,"message_indices":[]}', "window 3 follows 2 others"),
+        (b'{"type":"context_window","window":2,"message_indices":[4]}', "a message that is not there"),
+        (b"{", "truncated"),
+        (b'"text"', "object"),
+        (b"", "truncated"),
+        (b'{"type":"x","deep":' + b"[" * 100_000, "recursion"),
+        (b'{"type":"\xff"}', "utf-8"),
+    ],
+)
+async def test_a_ledger_that_is_none_is_refused_with_the_line_and_the_reason(tmp_path, line, problem):
+    async with create_ledger(tmp_path) as ledger:
+        await fill(ledger)
+    with ledger.path.open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(LedgerDamaged, match=f"(?i)line 7 of .*{problem}"):
+        read_history(ledger.directory)
+    with pytest.raises(UserError, match="cannot be resumed: line 7"):
+        async with reopen_ledger(ledger.directory):
+            pass
+    assert ledger.path.read_bytes().endswith(line + b"\n")
+
+
+async def test_a_ledger_is_gone_on_with_where_it_ended(tmp_path):
+    async with create_ledger(tmp_path) as ledger:
+        await fill(ledger)
+        before = ledger.path.read_bytes()
+    with ledger.path.open("ab") as file:
+        file.write(b'{"type":"user","mess')
+    async with reopen_ledger(ledger.directory) as (again, history):
+        assert (history.torn, again.size, again.context, again.window) == (20, len(before), [0, 3], 1)
+        await again.append(user("third"))
+        await again.open_window("compaction", [0])
+        assert await again.read(0, again.size) == again.path.read_bytes()
+        check_invariants(read(again.path), again)
+    assert again.path.read_bytes().startswith(before)
+
+
+async def test_a_ledger_that_was_never_begun_begins_when_it_is_gone_on_with(tmp_path):
+    (tmp_path / "messages.jsonl").write_bytes(b'{"torn')
+    async with reopen_ledger(tmp_path) as (ledger, history):
+        assert (history.events, history.torn) == ([], 6)
+        await ledger.append(user("first"))
+    assert [window.message_indices for window in read_history(tmp_path).windows] == [[0]]
+
+
+def test_a_message_needs_a_window(tmp_path):
+    (tmp_path / "messages.jsonl").write_bytes(b'{"type":"user","message":{},"message_index":0,"window":-1}\n')
+    with pytest.raises(LedgerDamaged, match=r"line 1 of .* window -1 is not open"):
+        read_history(tmp_path)
+
+
+async def test_a_session_in_use_is_not_taken_over_and_everybody_can_tell(tmp_path):
+    async with create_ledger(tmp_path) as ledger:
+        assert is_in_use(ledger.directory)
+        with pytest.raises(UserError, match=f"session {ledger.session} is in use by another process"):
+            async with reopen_ledger(ledger.directory):
+                pass
+    assert not is_in_use(ledger.directory)
+
+
+async def test_a_session_is_free_as_soon_as_its_writer_is_dead(tmp_path):
+    program = """
+import sys, trio
+from pathlib import Path
+from rlm_harness.ledger.writer import create_ledger
+async def main():
+    async with create_ledger(Path(sys.argv[1])) as ledger:
+        print(ledger.directory, flush=True)
+        await trio.sleep_forever()
+trio.run(main)
+"""
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True) as writer:
+        directory = Path(writer.stdout.readline().strip())
+        assert await trio.to_thread.run_sync(is_in_use, directory)
+        writer.kill()
+        writer.wait()
+    async with reopen_ledger(directory) as (ledger, history):
+        assert len(history.events) == 1
+        await ledger.append(user("on"))
+
+
+async def test_a_session_that_is_looked_at_can_be_taken_over(tmp_path):
+    async with create_ledger(tmp_path) as ledger:
+        pass
+
+    async def look():
+        for _ in range(200):
+            await trio.to_thread.run_sync(is_in_use, ledger.directory)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        for _ in range(20):
+            async with reopen_ledger(ledger.directory):
+                pass
+
+
+async def test_a_name_that_is_taken_is_not_written_to(tmp_path):
+    async with create_ledger(tmp_path, "here") as ledger:
+        with pytest.raises(UserError, match="File exists"):
+            async with create_ledger(tmp_path, "here"):
+                pass
+        assert len(read(ledger.path)) == 1

@@ -87,6 +87,14 @@ def test_text_usage_and_end_come_together():
     assert (reply.text, reply.finish_reason, reply.usage) == ("Hello", "stop", Usage(7, 3))
 
 
+@pytest.mark.parametrize(
+    ("details", "cached"), [("{}", 0), ("null", 0), ('{"cached_tokens":5}', 5), ('{"cached_tokens":99}', 7)]
+)
+def test_what_the_endpoint_had_in_its_cache_is_told_and_never_more_than_the_prompt(details, cached):
+    usage = b'{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":%s}}'
+    assert assemble(chunk("stop"), usage % details.encode()).usage == Usage(7, 3, cached)
+
+
 def test_a_tool_call_is_put_together_from_its_deltas():
     reply = assemble(
         chunk(tool_calls=[call_delta(index=0, id="a", name="bash")]),

@@ -38,6 +38,9 @@ class Place:
     def fallback_directory(self) -> str:
         return "/"
 
+    def check_command(self, agent: str, command: str) -> None:
+        pass
+
 
 class Desk:
     """Requests of one agent to a background, and the events it published."""

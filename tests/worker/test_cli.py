@@ -112,6 +112,14 @@ async def test_a_unix_socket_needs_no_token(start: Start, tmp_path: Path) -> Non
     await says_hi(url, None)
 
 
+async def test_how_long_it_keeps_what_a_harness_has_left_is_the_workers_to_say(start: Start, tmp_path: Path) -> None:
+    limits = rlm_wire.Limits(lease=3600)
+    for given, lease in ([], 60), (["--lease", "600"], 600), (["--lease", "0"], 0):
+        _, url = start("--unix", str(tmp_path / f"socket-{lease}"), *given)
+        async with rlm_wire.connect(url, limits=limits) as peer:
+            assert peer.info.limits.lease == lease
+
+
 async def test_stdio_ends_with_its_client(tmp_path: Path) -> None:
     async with rlm_wire.connect(f"stdio:{sys.executable} -m rlm_worker serve --stdio --cwd {tmp_path}") as peer:
         info = await peer.call(OpenWorkspace())
@@ -179,6 +187,8 @@ def test_mistakes_get_one_line(tmp_path: Path, token_file: Path) -> None:
     token = ("--token-file", str(token_file))
     assert "required" in refused()
     assert "not allowed with" in refused("--stdio", "--tcp", "127.0.0.1:0")
+    for lease in ("soon", "-1", "1.5", "999999999"):
+        assert "whole number of seconds" in refused("--unix", "socket", "--lease", lease)
     assert "not a directory" in refused("--stdio", "--cwd", str(tmp_path / "missing"))
     assert "--tls" in refused("--tcp", "127.0.0.1:0", *token, "--certificate", "x")
     assert "--certificate" in refused("--tls", "127.0.0.1:0", *token, "--client-ca", "x")

@@ -21,12 +21,13 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
-from types import FrameType
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import FrameType, ModuleType
 from typing import Any
 
 from rlm_wire.broker.scopes import current_scope
 from rlm_wire.methods.kernels import CellError, CellOutcome, KernelVariables
+from rlm_worker.git_guard.python import refusal
 from rlm_worker.kernel.inside import inspection, streams
 from rlm_worker.kernel.inside.record import CellRecord, class_name
 from rlm_worker.kernel.inside.shell import KernelShell
@@ -40,6 +41,7 @@ class Executor:
 
     def __init__(self, shell: KernelShell, output_fd: int) -> None:
         self.notices: list[str] = []  # go out with the next outcome
+        self.guard_git = False
         self._shell = shell
         self._output_fd = output_fd
         self._cells: collections.deque[tuple[str, int, str | None, Done]] = collections.deque()
@@ -65,6 +67,10 @@ class Executor:
     def inspect(self) -> KernelVariables:
         """The user's variables, from any thread."""
         return inspection.variables(self._shell.user_ns, self._shell.user_ns_hidden, self.busy)
+
+    def preload(self, modules: Iterable[ModuleType]) -> None:
+        """Have these in the namespace of cells, from any thread."""
+        self._shell.preload(*modules)
 
     def submit(self, code: str, number: int, scope: str | None, done: Done) -> None:
         """Queue a cell; whatever it starts carries `scope`. `done` is called with its outcome on the main thread."""
@@ -150,6 +156,8 @@ class Executor:
         self._loop = asyncio.new_event_loop()
 
     def _run_cell(self, code: str) -> CellOutcome:
+        if self.guard_git and (reason := self._refusal(code)) is not None:
+            return CellOutcome("error", error=CellError("PermissionError", reason, f"PermissionError: {reason}"))
         record = self._shell.record = CellRecord(getattr(sys, "last_value", None))
         record.notices, self.notices = self.notices, []
         record.notices += streams.mend(self._output_fd)
@@ -172,6 +180,14 @@ class Executor:
         except BaseException as failure:  # noqa: BLE001  no memory left, or user objects that no guard was ready for
             name = class_name(failure)
             return CellOutcome("error", error=CellError(name, f"the result could not be reported: {name}", ""))
+
+    def _refusal(self, code: str) -> str | None:
+        """Why the git guard refuses the cell, if it does. Of shell escapes and magics IPython makes Python first."""
+        try:
+            code = self._shell.transform_cell(code)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001  it is not even that: running it will tell
+            return None
+        return refusal(code)
 
     def _run(self, code: str, *, silent: bool = False) -> Any:
         return self._shell.run_cell(code, store_history=True, silent=silent)  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import CoroutineType, ModuleType, TracebackType
@@ -106,7 +106,7 @@ class KernelShell(InteractiveShell):
 
     def __init__(self) -> None:
         self.record = CellRecord()
-        self._preloaded: ModuleType | None = None
+        self._preloaded: list[ModuleType] = []
         self.user_code: Callable[[], AbstractContextManager[None]] = nullcontext
         config = Config()
         config.InteractiveShell.colors = "nocolor"
@@ -122,17 +122,19 @@ class KernelShell(InteractiveShell):
             text.for_type(kind, _pretty_sequence)
         text.for_type(CoroutineType, _pretty_coroutine)
 
-    def preload(self, module: ModuleType) -> None:
-        """Have `module` in the namespace, as if imported, also after `%reset`; `%who` does not list it."""
-        self._preloaded = module
-        self.init_user_ns()
+    def preload(self, *modules: ModuleType) -> None:
+        """Have `modules` in the namespace, as if imported, also after `%reset`; `%who` does not list them."""
+        self._preloaded += modules
+        self._put(modules)
 
     def init_user_ns(self) -> None:
         super().init_user_ns()
-        if self._preloaded is not None:
-            entry = {self._preloaded.__name__: self._preloaded}
-            self.user_ns.update(entry)
-            self.user_ns_hidden.update(entry)
+        self._put(self._preloaded)
+
+    def _put(self, modules: Iterable[ModuleType]) -> None:
+        entries = {module.__name__: module for module in modules}
+        self.user_ns.update(entries)
+        self.user_ns_hidden.update(entries)
 
     async def run_code(self, code_obj: Any, result: Any = None, *, async_: bool = False) -> bool:
         with self.user_code():

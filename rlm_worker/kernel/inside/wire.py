@@ -22,6 +22,7 @@ from rlm_wire.methods.kernels import (
 )
 from rlm_worker.kernel.inside import place
 from rlm_worker.kernel.inside.api.calls import CLOSING, Calls
+from rlm_worker.kernel.inside.api.skills import skill_modules
 from rlm_worker.kernel.inside.execution import Executor
 from rlm_worker.kernel.link import open_link
 
@@ -50,6 +51,9 @@ async def _serve(wire_fd: int, executor: Executor, calls: Calls, leaving: thread
     def enter_workspace(request: EnterWorkspace) -> None:
         if notice := place.enter(request.cwd, request.env):
             executor.notices.append(notice)
+        executor.guard_git = request.guard_git
+        if request.skills is not None:
+            executor.preload(skill_modules(request.skills, calls))
 
     @service.handle(LeaveWorkspace)
     def leave_workspace(request: LeaveWorkspace) -> None:

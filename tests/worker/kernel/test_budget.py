@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pytest
@@ -53,10 +53,10 @@ class Observed(Callbacks):
     budget: Budget
 
     @contextmanager
-    def open(self, scope: str, agent: str, budget: Budget, caller: str | None) -> Iterator[None]:
+    def open(self, scope: str, agent: str, budget: Budget, caller: str | None) -> Iterator[Mapping[str, int]]:
         self.budget = budget
-        with super().open(scope, agent, budget, caller):
-            yield
+        with super().open(scope, agent, budget, caller) as skill_calls:
+            yield skill_calls
 
 
 @pytest.mark.parametrize("call", ["rlm.call('test.wait')", "await rlm.call('test.wait')"])

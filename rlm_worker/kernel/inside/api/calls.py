@@ -39,7 +39,7 @@ NESTING_LIMIT: Final = 60
 CLOSING: Final = "this kernel is being closed"
 
 
-class Error(Exception):
+class Error(RuntimeError):
     """An operation of `rlm` failed. `code` says how (`not_found`, `permission_denied`, ...), `data` may say more."""
 
     def __init__(self, code: Code, message: str, *, data: Any = None, retryable: bool = False) -> None:
@@ -51,6 +51,10 @@ class Error(Exception):
 
     def __str__(self) -> str:
         return f"{self.code}: {self.args[0]}"
+
+
+class Refused(Error, PermissionError):
+    """An Error with the code `permission_denied`, also for those who expect a PermissionError."""
 
 
 class _Thread(threading.local):
@@ -217,7 +221,8 @@ class _Call:
             with self._work:
                 self._settle(await self._peer.call_encoded(self._method, self._params, scope=self._scope), None)
         except CallError as error:
-            self._settle(None, Error(error.code, error.message, data=error.data, retryable=error.retryable))
+            kind = Refused if error.code == "permission_denied" else Error
+            self._settle(None, kind(error.code, error.message, data=error.data, retryable=error.retryable))
         except SessionLost:
             pass
         finally:

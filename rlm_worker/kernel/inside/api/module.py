@@ -8,8 +8,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from rlm_worker.kernel.inside.api.calls import Calls, Error, operation, wait
+from rlm_worker.kernel.inside.api.agent import Agents
+from rlm_worker.kernel.inside.api.calls import Calls, Error, Refused, operation, wait
 from rlm_worker.kernel.inside.api.history import history_of
+from rlm_worker.kernel.inside.api.inbox import Inbox
 from rlm_worker.kernel.inside.api.service import Services
 from rlm_worker.kernel.inside.api.shell import Shell
 from rlm_worker.kernel.inside.api.watch import Watches
@@ -28,7 +30,7 @@ cell has ended, it is refused. A failed one raises `rlm.Error`, with `code` and 
 def install(calls: Calls) -> ModuleType:
     """Make the module and have `import rlm` find it."""
     module = ModuleType(NAME)
-    Error.__module__ = NAME
+    Error.__module__ = Refused.__module__ = NAME
 
     @operation
     async def call(method: str, /, **params: Any) -> Any:
@@ -37,8 +39,10 @@ def install(calls: Calls) -> ModuleType:
 
     parts: dict[str, Any] = {
         "Error": Error,
+        "agent": Agents(calls),
         "call": call,
         "history": history_of(calls),
+        "inbox": Inbox(calls),
         "service": Services(calls),
         "shell": Shell(calls),
         "wait": wait,

@@ -1,0 +1,115 @@
+"""Reads a ledger, also one that is being written, or whose writer was killed. Blocking: for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rlm_harness.ledger.files import LEDGER
+from rlm_harness.model.interface import Message
+
+
+class LedgerDamaged(Exception):
+    """The file is no ledger, or no longer: says which line, and what is wrong with it."""
+
+
+class Window(msgspec.Struct, frozen=True):
+    """What the model saw in one window: its messages in order, and where they stand among all."""
+
+    index: int
+    reason: str
+    message_indices: list[int]
+    messages: list[Message]
+
+
+class History(msgspec.Struct, frozen=True):
+    """A snapshot of a ledger: `events` are all its records, `messages` those of the model and its tools, by index.
+
+    `size` is the bytes of the complete records, `torn` those of an unfinished one behind them, which was never
+    acknowledged and is no part of anything here.
+    """
+
+    events: list[dict[str, Any]]
+    messages: list[Message]
+    windows: list[Window]
+    size: int
+    torn: int
+
+    def user_messages(self) -> list[dict[str, Any]]:
+        """The records of all that was asked, also in attempts that were rolled back."""
+        return self.of("user")
+
+    def of(self, *types: str) -> list[dict[str, Any]]:
+        """The records of these types."""
+        return [event for event in self.events if event["type"] in types]
+
+
+class _Head(msgspec.Struct):
+    """What every record must have to be in its place."""
+
+    type: str
+    message: Message | None = None
+    message_index: int | None = None
+    window: int | None = None
+    message_indices: list[int] = []
+    reason: Any = None
+
+
+def read_history(directory: Path) -> History:
+    """The ledger in `directory`, up to its last complete record. Raises OSError or LedgerDamaged."""
+    path = directory / LEDGER
+    data = path.read_bytes()
+    *lines, rest = data.split(b"\n")
+    reading = _Reading()
+    for number, line in enumerate(lines, 1):
+        try:
+            reading.take(line)
+        except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
+            raise LedgerDamaged(f"line {number} of {path} is damaged: {error}") from None
+    return History(reading.events, reading.messages, reading.windows(), len(data) - len(rest), len(rest))
+
+
+class _Reading:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.messages: list[Message] = []
+        self._windows: list[tuple[str, list[int]]] = []
+
+    def take(self, line: bytes) -> None:
+        """Raises msgspec.DecodeError, or ValueError that says which invariant does not hold."""
+        head = msgspec.json.decode(line, type=_Head)
+        if head.type == "context_window":
+            self._open_window(head)
+        elif head.message is not None:
+            self._add_message(head, head.message)
+        self.events.append(msgspec.json.decode(line))
+
+    def _open_window(self, head: _Head) -> None:
+        if head.window != len(self._windows):
+            raise ValueError(f"window {head.window} follows {len(self._windows)} others")
+        if any(not 0 <= index < len(self.messages) for index in head.message_indices):
+            raise ValueError("a window begins with a message that is not there")
+        self._windows.append((str(head.reason), list(head.message_indices)))
+
+    def _add_message(self, head: _Head, message: Message) -> None:
+        if head.message_index != len(self.messages):
+            raise ValueError(f"message {head.message_index} follows {len(self.messages)} others")
+        if head.window is not None:
+            if not self._windows or head.window != len(self._windows) - 1:
+                raise ValueError(f"window {head.window} is not open")
+            self._windows[-1][1].append(len(self.messages))
+        self.messages.append(message)
+
+    def windows(self) -> list[Window]:
+        def messages_at(indices: Sequence[int]) -> list[Message]:
+            return [self.messages[index] for index in indices]
+
+        return [
+            Window(number, reason, indices, messages_at(indices))
+            for number, (reason, indices) in enumerate(self._windows)
+        ]

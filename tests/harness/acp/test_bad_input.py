@@ -1,0 +1,152 @@
+"""What clients should not send, and what should not happen to a workspace: typed answers, and others go on."""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+import pytest
+import trio
+from harness.acp.client import KEY, Refused, contract
+
+
+async def ended(pid):
+    with suppress(ProcessLookupError), trio.fail_after(20):
+        descriptor = os.pidfd_open(pid)
+        await trio.lowlevel.wait_readable(descriptor)
+        os.close(descriptor)
+
+
+async def refused(client, method, **params):
+    with pytest.raises(Refused) as caught:
+        await client.ask(method, **params)
+    return caught.value
+
+
+async def test_garbage_is_answered_and_harms_nothing(open_client, new_session, model_server, script):
+    model_server.answers = [script.says("Fine.")]
+    lines = [
+        b"garbage",
+        b"{}",
+        b'{"jsonrpc": "1.0", "id": 1, "method": "x"}',
+        b'{"id": [1], "method": "x"}',
+        b"\xff\xfe",
+    ]
+    async with open_client() as client:
+        session = await new_session(client)
+        await client.write(b"\n".join([*lines, b"", b"[" * 100_000, b'{"id": 7, "result": {}}', b""]))
+        piece = b"x" * (1 << 20)
+        for _ in range(64):
+            await client.write(piece)
+        await client.write(b"\n")
+        await client.notify("of/nothing")
+        assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
+        codes = [stray["error"]["code"] for stray in client.strays]
+        assert codes == [-32700, -32600, -32600, -32600, -32700, -32600, -32600]
+        assert "33554432 bytes" in client.strays[-1]["error"]["data"]["reason"]
+
+
+async def test_requests_out_of_order_and_for_nobody_are_refused(open_client, workdir):
+    async with open_client(initialize=False) as client:
+        assert (await refused(client, "session/new", cwd=str(workdir), mcpServers=[])).code == -32600
+        assert (await refused(client, "initialize", protocolVersion="one")).code == -32602
+        assert (await client.ask("initialize", protocolVersion=2))["protocolVersion"] == 1
+        assert (await refused(client, "session/load", sessionId="x")).code == -32601
+        text = [{"type": "text", "text": "go"}]
+        for method in ("session/prompt", "session/close", "_session/steering"):
+            error = await refused(client, method, sessionId="not-ours", prompt=text)
+            assert (error.code, error.data) == (-32002, {"sessionId": "not-ours"})
+        await client.notify("session/cancel", sessionId="not-ours")
+        assert (await refused(client, "session/prompt", prompt=text)).data["faults"] == ["sessionId: Field required"]
+        error = await refused(client, "session/new", cwd=str(workdir), mcpServers=[])
+        assert "ai.prime.rlm/runtime-v1" in error.data["reason"]
+
+
+async def test_all_that_is_wrong_with_a_contract_is_told_by_path_without_its_secrets(open_client, workdir):
+    asked = contract("http://127.0.0.1:1/v1", policy={"max_depth": -1, "exec_timeout": "long", "compaction_fanout": 5})
+    asked |= {"skills": ["edit", "dance"], "kernel_env": {"A": 1}, "session_id": "a b", "harness": {"x": 1}}
+    asked["provider"]["api_key"] = 17
+    del asked["model"]
+    params = {"cwd": str(workdir), "mcpServers": []}
+    async with open_client() as client:
+        error = await refused(client, "session/new", **params, _meta={"ai.prime.rlm/runtime-v1": asked})
+        assert error.code == -32602
+        paths = {fault.partition(":")[0] for fault in error.data["faults"]}
+        assert paths == {
+            "model",
+            "session_id",
+            "policy.max_depth",
+            "policy.exec_timeout",
+            "policy.compaction_fanout",
+            "skills",
+            "kernel_env",
+            "harness",
+            "provider.api_key",
+        }
+        assert all(path in error.data["reason"] for path in paths)
+        wrong = [
+            ({"policy": {"max_depth": 5}}, "policy.max_concurrent_subagents"),
+            ({"skills": ["search"]}, "search_api_key"),
+            ({"system_prompt_path": "nowhere.md"}, "system_prompt_path"),
+            ({"execution_cwd": str(workdir / "nowhere")}, "execution_cwd"),
+            ({"provider": {"base_url": "ftp://x", "api_key": KEY}}, "provider.base_url"),
+            ({"provider": {"base_url": None, "api_key": KEY, "headers": {"Idempotency-Key": "x"}}}, "provider.headers"),
+        ]
+        for changes, path in wrong:
+            meta = {"ai.prime.rlm/runtime-v1": contract("http://127.0.0.1:1/v1", **changes)}
+            error = await refused(client, "session/new", **params, _meta=meta)
+            assert error.data["reason"].startswith(path)
+            assert KEY not in str(error.data)
+        meta = {"ai.prime.rlm/runtime-v1": contract("http://127.0.0.1:1/v1", policy={"new": 1}, newer={"a": 1})}
+        answer = await client.ask("session/new", **params, _meta=meta)
+        assert answer["_meta"]["ai.prime.rlm/contract-v1"]["ignored"] == ["policy.new", "newer"]
+        error = await refused(client, "session/new", cwd=str(workdir), mcpServers=[{"type": "http"}], _meta=meta)
+        assert "mcpServers" in error.data["reason"]
+
+
+async def test_a_workspace_that_dies_ends_its_session_and_no_other(open_client, new_session, model_server, script):
+    model_server.by_task = {
+        "dies": [script.calls("bash", {"command": "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); sleep 60"})],
+        "lives": [script.says("Fine.")],
+    }
+    async with open_client() as client:
+        dying, living = await new_session(client), await new_session(client)
+        for _ in range(2):
+            with pytest.raises(Refused) as caught:
+                await client.prompt(dying, "dies")
+            assert (caught.value.code, caught.value.data["kind"]) == (-32603, "workspace_lost")
+        assert (await client.prompt(living, "lives"))["stopReason"] == "end_turn"
+        assert "ai.prime.rlm/session-v1" in (await client.ask("session/close", sessionId=dying))["_meta"]
+
+
+async def test_a_workspace_that_cannot_be_had_is_told_and_may_be_there_the_next_time(
+    open_client, new_session, model_server, script, workdir
+):
+    model_server.answers = [script.says("Fine.")]
+    command = workdir / "worker"
+    async with open_client() as client:
+        session = await new_session(client, execution_command=[str(command)])
+        with pytest.raises(Refused) as caught:
+            await client.prompt(session, "go")
+        assert caught.value.data["kind"] == "workspace_lost"
+        command.write_text(f"#!/bin/sh\nexec {sys.executable} -m rlm_worker serve --stdio\n")
+        command.chmod(0o700)
+        assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "end of input"])
+async def test_the_program_ends_at_once_with_all_it_runs(open_client, new_session, model_server, script, how):
+    model_server.answers = [script.calls("bash", {"command": "echo pids $$ $PPID; sleep 600"})]
+    async with open_client() as client:
+        await client.send_prompt(await new_session(client), "go")
+        update = await client.shown("tool_call_update")
+        pids = update["content"][0]["content"]["text"].split()[1:]
+        if how == "SIGTERM":
+            os.kill(client.process.pid, signal.SIGTERM)
+        else:
+            await client.process.stdin.aclose()
+        with trio.fail_after(20):
+            await client.ended.wait()
+        assert await client.process.wait() == 0
+    for pid in map(int, pids):
+        await ended(pid)

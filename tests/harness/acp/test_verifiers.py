@@ -1,0 +1,75 @@
+"""The runner of the verifiers framework, unmodified, drives the program: whole rollouts against a scripted model."""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+PYTHON = Path(sys.prefix) / "verifiers" / "bin" / "python"
+DAEMON = "until [ -e graded ]; do sleep 0.05; done; echo 0.75 > new; mv new answer"
+CHILDREN = """\
+agents = [rlm.agent.spawn(task) for task in ("child one", "child two")]
+print([agent.result().answer for agent in agents])
+"""
+
+
+@pytest.fixture
+def version():
+    """What that framework takes for a version of its own harness, installed already: it is ours."""
+    name = f"ours-{secrets.token_hex(8)}"
+    directory = Path(f"/tmp/vf-rlm-{hashlib.sha256(name.encode()).hexdigest()}")
+    (directory / "bin").mkdir(parents=True)
+    (directory / ".ready").touch()
+    program = directory / "bin" / "rlm"
+    program.write_text(f"#!{sys.executable}\nfrom rlm_harness.commands.acp import rlm\nrlm()\n")
+    program.chmod(0o755)
+    yield name
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A home with a `uv` that finds all of the runner's dependencies installed: nothing is fetched in a test."""
+    uv = tmp_path / "home" / ".local" / "bin" / "uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(f'#!/bin/sh\ncase "$*" in *--help) echo --script;; *find*) echo {PYTHON};; esac\n')
+    uv.chmod(0o755)
+    return os.environ | {"HOME": str(tmp_path / "home"), "MODEL_KEY": "sk-upstream", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="make .venv/.verifiers installs that framework")
+async def test_whole_rollouts(model_server, script, version, environment):
+    model_server.by_task = {
+        "whole": [
+            script.calls("bash", {"command": f"setsid sh -c '{DAEMON}' </dev/null >/dev/null 2>&1 &"}),
+            script.calls("ipython", {"code": CHILDREN}),
+            script.says("Bl", "ue."),
+            script.says("Again."),
+        ],
+        "child one": [script.says("one")],
+        "child two": [script.says("two")],
+        "cancelled": [script.calls("bash", {"command": "sleep 600"})],
+        "failing": [script.status(503, {"error": {"message": "busy"}}, Retry_After="600")] * 10,
+    }
+    program = [PYTHON, Path(__file__).with_name("rollout.py"), model_server.base_url, version]
+    with trio.fail_after(150):
+        done = await trio.run_process(program, env=environment, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    results = json.loads(done.stdout.splitlines()[-1])
+
+    whole = results["whole"]
+    assert (whole["ok"], whole["errors"], whole["reward"]) == (True, [], 0.75), whole
+    assert whole["replies"] == ["Blue.", "Again."]
+    assert whole["receipt"]["outcome"] == "injected"
+    assert any("Make it blue." in str(request["messages"]) for request in model_server.requests)
+    assert whole["metrics"]["sub_rlm_num_calls"] == 2
+    assert whole["edges"] == ["continuation"] * 3 + ["subagent_call"] * 2 + ["subagent_return"] * 2
+    assert (results["cancelled"]["ok"], results["cancelled"]["reward"]) == (True, 0), results["cancelled"]
+    assert results["failing"]["ok"] is False
+    assert results["failing"]["errors"] == ["ProviderError"], results["failing"]
