@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.peer import Peer
 from rlm_wire.errors import CallError, SessionLost
 from rlm_wire.methods.sessions import AdoptedWorkspace
@@ -47,6 +48,12 @@ class Seat:
                 await former.handlers.end()
         return AdoptedWorkspace(wanted.info(), wanted.kept_agents(), wanted.background.events.last_number)
 
+    async def end_kernels_when_lost(self) -> None:
+        """Once the harness is gone: a cell that ignores interrupts need not be waited for. Cancellation: harmless."""
+        await self._harness.wait_closed()
+        if self.session.harness is self._harness:
+            await self.session.end_kernels()
+
 
 @asynccontextmanager
 async def take_seat(worker: Worker, harness: Peer) -> AsyncIterator[Seat]:
@@ -58,7 +65,11 @@ async def take_seat(worker: Worker, harness: Peer) -> AsyncIterator[Seat]:
     async with open_session(worker, harness) as own:
         seat = Seat(worker, harness, own)
         try:
-            yield seat
+            with one_error():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(seat.end_kernels_when_lost)
+                    yield seat
+                    nursery.cancel_scope.cancel("the session has ended")
         finally:
             seat.session.give_up(harness)
             own.give_up(harness)

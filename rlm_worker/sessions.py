@@ -268,6 +268,11 @@ class Session:
                 kernels = self._kernels = await self._nursery.start(self._keep_kernels)
             return kernels
 
+    async def end_kernels(self) -> None:
+        """End them all, busy ones at once: nobody reads any more what their cells say."""
+        if self._kernels is not None:
+            await self._kernels.close_all()
+
     async def _warm_kernels(self) -> None:
         with suppress(CallError):  # the first cell will say so
             await self._worker.kernel_host.warm()

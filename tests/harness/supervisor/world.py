@@ -54,6 +54,10 @@ class Tools:
         self.closed: AgentClosed | None = None
 
     @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        yield
+
+    @asynccontextmanager
     async def open_ipython(self, code: str, *, timeout: float | None = None) -> AsyncIterator[Cells]:
         with self._world.cells.open(self.name) as scope:
 
