@@ -195,10 +195,10 @@ async def test_of_many_trees_that_end_at_once_each_is_said_to_be_gone(
     sleep = [shutil.which("sleep", path=environment["PATH"]) or "", "1000"]
     for _ in range(3):
         processes = [await reaper.spawn(sleep, cwd="/", env=environment, fds={}) for _ in range(100)]
-        with trio.fail_after(60):
+        with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 for process in processes:
-                    nursery.start_soon(partial(process.kill_tree, grace=1000))
+                    nursery.start_soon(partial(process.kill_tree, grace=60))
         for process in processes:
             process.release()
 
