@@ -195,10 +195,11 @@ async def test_of_many_trees_that_end_at_once_each_is_said_to_be_gone(
     sleep = [shutil.which("sleep", path=environment["PATH"]) or "", "1000"]
     for _ in range(3):
         processes = [await reaper.spawn(sleep, cwd="/", env=environment, fds={}) for _ in range(100)]
-        with trio.fail_after(30):
+        with trio.move_on_after(30) as patience:
             async with trio.open_nursery() as nursery:
                 for process in processes:
                     nursery.start_soon(partial(process.kill_tree, grace=60))
+        assert not patience.cancel_called  # `fail_after` would say nothing: what is not cancellable returns, if late
         for process in processes:
             process.release()
 
