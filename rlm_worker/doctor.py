@@ -49,8 +49,6 @@ def examine(tier: str | None, cwd: str, env: Mapping[str, str]) -> list[Finding]
     """Look over the machine. `env` is the environment that commands will have, `cwd` where they will work."""
     containment, found = trio.run(_containment, tier)
     checks: Sequence[Callable[[], Finding]] = (
-        lambda: containment,
-        lambda: _secrets(found),
         lambda: _bash(env),
         _python,
         _kernel_calls,
@@ -63,7 +61,7 @@ def examine(tier: str | None, cwd: str, env: Mapping[str, str]) -> list[Finding]
         _processes,
         _memory,
     )
-    return [check() for check in checks]
+    return [containment, _secrets(found), *(check() for check in checks)]
 
 
 def report(findings: list[Finding], *, as_json: bool) -> tuple[str, int]:

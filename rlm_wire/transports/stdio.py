@@ -10,6 +10,7 @@ import fcntl
 import os
 import shlex
 import ssl
+import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -107,6 +108,9 @@ def _claim_standard_streams() -> DescriptorStream:
     # Python has no object for a stream that was closed when it started. Its number may be Trio's by now.
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise TransportError("stdio: stdin or stdout is closed; start this with both connected to the client")
+    kind = os.fstat(0).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(0)):  # nothing can be waited for there
+        raise TransportError("stdio: stdin is /dev/null or a file, not a client; docker and kubectl exec need -i")
     receiving = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_DESCRIPTOR)
     sending = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_DESCRIPTOR)
     null = os.open(os.devnull, os.O_RDWR)

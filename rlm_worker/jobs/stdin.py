@@ -8,7 +8,7 @@ import os
 import trio
 
 from rlm_wire.errors import CallError
-from rlm_worker.processes.descriptors import pipe, same
+from rlm_worker.processes.descriptors import duplicate, pipe
 
 WRITE_LIMIT = 1024 * 1024
 """Bytes of one write: they are held in memory while the job does not read."""
@@ -29,7 +29,7 @@ class JobInput:
 
     def __init__(self, terminal: int | None = None) -> None:
         self._terminal = terminal is not None
-        self.read_end, self._write_end = pipe() if terminal is None else (-1, same(terminal))
+        self.read_end, self._write_end = pipe() if terminal is None else (-1, duplicate(terminal))
         os.set_blocking(self._write_end, False)
         self._turn = trio.Lock()
         self._why_closed = ""

@@ -230,17 +230,17 @@ class KernelProcess:
 async def start_kernel(host: Host, reaper: Reaper) -> KernelProcess:
     """A fresh kernel, not yet run. Raises CallError, and is cancelled, as `Host.fork` and `Reaper.adopt`."""
     ours, theirs = socket_pair()
-    with contextlib.ExitStack() as undo, theirs, contextlib.ExitStack() as done:
+    with contextlib.ExitStack() as undo, theirs:
         undo.callback(ours.close)  # which ends the kernel, if there is one
-        children = done.enter_context(memory_file("children", b""))
-        os.ftruncate(children, CHILDREN_LIMIT * CHILD.size)
-        output, write_end = open_output()
-        undo.callback(output.close)
-        try:
-            forked = await host.fork(theirs.fileno(), write_end, children)
-        finally:
-            os.close(write_end)
-        undo.callback(os.close, forked.pidfd)
-        process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor, children)
+        with memory_file("children", b"") as children:
+            os.ftruncate(children, CHILDREN_LIMIT * CHILD.size)
+            output, write_end = open_output()
+            undo.callback(output.close)
+            try:
+                forked = await host.fork(theirs.fileno(), write_end, children)
+            finally:
+                os.close(write_end)
+            undo.callback(os.close, forked.pidfd)
+            process = await reaper.adopt(forked.pid, forked.pidfd, output.descriptor, children)
         undo.pop_all()
     return KernelProcess(forked, process, ours, output)

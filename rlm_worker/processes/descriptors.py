@@ -35,7 +35,7 @@ def pipe() -> tuple[int, int]:
         return os.pipe2(os.O_CLOEXEC)
 
 
-def same(descriptor: int) -> int:
+def duplicate(descriptor: int) -> int:
     """Another descriptor of the same file, close-on-exec."""
     with _enough_of_them():
         return os.dup(descriptor)

@@ -52,6 +52,8 @@ class Reaper:
         self._commands = Commands(self._adopter, name.encode())
         self._stops: dict[int, Stop] = {}
         self._asked: dict[int, Stop] = {}
+        self._reaped: set[int] = set()
+        """What has ended since `_reap` last saw to the trees that it was of."""
         self._drains: set[int] = set()
         self._poll = select.poll()
         self._actions: dict[int, Callable[[int], None]] = {}
@@ -310,14 +312,14 @@ class Reaper:
     def _reap(self, _: int) -> None:
         with suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
-        reaped = self._reap_children()
+        self._reap_children()
+        reaped, self._reaped = self._reaped, set()
         self._check([stop for stop in self._stops.values() if stop.tree.knows(reaped)])
         self._commands.sweep()
 
-    def _reap_children(self) -> set[int]:
-        """Reap all that has ended and report the commands among it; returns the pids."""
+    def _reap_children(self) -> None:
+        """Reap all that has ended and report the commands among it."""
         ended: list[tuple[Command, int]] = []
-        reaped: set[int] = set()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -325,7 +327,7 @@ class Reaper:
                 break
             if pid == 0:
                 break
-            reaped.add(pid)
+            self._reaped.add(pid)
             command = self._commands.end(pid)
             if command is not None and not command.adopted:
                 ended.append((command, os.waitstatus_to_exitcode(status)))
@@ -337,7 +339,6 @@ class Reaper:
             self._tell(wire.EXITED, command.key, body)
             if command.released:
                 self._forget(command)
-        return reaped
 
     def _has_children(self) -> bool:
         self._reap_children()

@@ -140,12 +140,12 @@ def signal_all(orders: list[tuple[Tree, int]]) -> None:
         tree.hold()
     moving = [tree for tree, _ in orders]
     for _ in range(FREEZE_ROUNDS):
+        if not moving:
+            break
         seen = Snapshot()
         for tree in moving:
             tree.look(seen)
         moving = [tree for tree in moving if tree.stop_moving()]
-        if not moving:
-            break
         os.sched_yield()
     for tree, number in orders:
         tree.send(number)

@@ -152,6 +152,7 @@ async def test_every_kind_of_code_can_call(world: World) -> None:
 FAILURES = {
     "rlm.call('test.refuse')": ("not_found", "no such thing"),
     "rlm.call('test.nothing')": ("unimplemented", "test.nothing"),
+    "rlm.call(None)": ("invalid_argument", "a string, not NoneType"),
     "rlm.call('test.add', x='1', y=2)": ("invalid_argument", "$.x"),
     "rlm.call('test.add', x=object(), y=2)": ("invalid_argument", "cannot be sent"),
     "rlm.call('test.add', x=b'x' * 17_000_000, y=2)": ("resource_exhausted", "the limit is 16777216"),

@@ -232,6 +232,17 @@ def test_a_server_without_stdin_refuses_and_one_without_stderr_works() -> None:
     assert quiet.stdout == "hi\n"
 
 
+@pytest.mark.parametrize("source", [os.devnull, __file__], ids=["null", "file"])
+def test_a_server_whose_stdin_is_no_client_says_so(source: str) -> None:
+    """As under `docker exec` without -i."""
+    with open(source) as stdin:
+        refused = subprocess.run(
+            [sys.executable, "-c", SERVER], stdin=stdin, capture_output=True, text=True, check=True
+        )
+    assert refused.stderr.startswith("refused: stdio: stdin is /dev/null or a file, not a client")
+    assert "-i" in refused.stderr
+
+
 async def test_a_listener_takes_no_command() -> None:
     transport, _ = transport_for("stdio:")
     with pytest.raises(TransportError, match="takes no command"):

@@ -21,5 +21,7 @@ def open_link(kind: str) -> Iterator[tuple[str, str | None]]:
     environment = {"PATH": os.environ["PATH"], "LANG": "C", "RLM_TOKEN": "known-to-both"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
-        yield worker.stdout.readline().decode().removeprefix("listening on ").strip(), "known-to-both"
-        worker.terminate()
+        try:
+            yield worker.stdout.readline().decode().removeprefix("listening on ").strip(), "known-to-both"
+        finally:
+            worker.terminate()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,23 @@ async def test_nobody_finds_a_dead_process_of_a_tree_that_is_gone(reaper: Reaper
         await process.kill_tree(grace=grace)
         process.release()
         assert [pid for pid in pids if process_table.row(pid) is not None] == []
+
+
+@pytest.mark.parametrize("reaper", ["subreaper"], indirect=True)
+async def test_of_many_trees_that_end_at_once_each_is_said_to_be_gone(
+    reaper: Reaper, environment: dict[str, str]
+) -> None:
+    """Also of those that end while others are looked at: the grace that they have left is not waited for."""
+    sleep = [shutil.which("sleep", path=environment["PATH"]) or "", "1000"]
+    for _ in range(3):
+        processes = [await reaper.spawn(sleep, cwd="/", env=environment, fds={}) for _ in range(100)]
+        with trio.move_on_after(30) as patience:
+            async with trio.open_nursery() as nursery:
+                for process in processes:
+                    nursery.start_soon(partial(process.kill_tree, grace=60))
+        assert not patience.cancel_called  # `fail_after` would say nothing: what is not cancellable returns, if late
+        for process in processes:
+            process.release()
 
 
 def descendants(ancestor: int) -> list[int]:

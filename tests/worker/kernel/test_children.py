@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import ExitStack
 
 from rlm_worker.kernel.inside.children import Children
 from rlm_worker.processes import memory_file
@@ -16,7 +17,10 @@ def test_ended_children_make_room_for_new_ones() -> None:
         memory_file("children", bytes(size)) as descriptor,
         subprocess.Popen(["sleep", "1000"]) as first,
         subprocess.Popen(["sleep", "1000"]) as last,
+        ExitStack() as ends,
     ):
+        ends.callback(first.kill)
+        ends.callback(last.kill)
         children = Children(descriptor)
         children.note(first.pid)
         with subprocess.Popen(["true"]) as ended:
@@ -31,5 +35,3 @@ def test_ended_children_make_room_for_new_ones() -> None:
             os._exit(0)
         os.waitpid(forked, 0)
         assert 1 not in {pid for pid, _ in CHILD.iter_unpack(os.pread(descriptor, size, 0))}
-        first.kill()
-        last.kill()

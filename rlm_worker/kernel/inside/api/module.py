@@ -15,6 +15,7 @@ from rlm_worker.kernel.inside.api.inbox import Inbox
 from rlm_worker.kernel.inside.api.service import Services
 from rlm_worker.kernel.inside.api.shell import Shell
 from rlm_worker.kernel.inside.api.watch import Watches
+from rlm_worker.kernel.inside.record import class_name
 
 NAME: Final = "rlm"
 
@@ -35,6 +36,8 @@ def install(calls: Calls) -> ModuleType:
     @operation
     async def call(method: str, /, **params: Any) -> Any:
         """Call any method of the harness's, or of the worker's, with these params. Returns plain values."""
+        if not isinstance(method, str):  # on the wire it would break the connection, and with it the kernel
+            raise Error("invalid_argument", f"the method of a call is a string, not {class_name(method)}")
         return await calls.send(method, params)
 
     parts: dict[str, Any] = {
