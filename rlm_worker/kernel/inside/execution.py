@@ -62,7 +62,7 @@ class Executor:
     @property
     def busy(self) -> bool:
         """A cell runs at this moment."""
-        return not self._idle
+        return self._number != 0
 
     def inspect(self) -> KernelVariables:
         """The user's variables, from any thread."""
