@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import rlm_harness
 
 PYTHON = Path(sys.prefix) / "verifiers" / "bin" / "python"
 DAEMON = "until [ -e graded ]; do sleep 0.05; done; echo 0.75 > new; mv new answer"
+STATE = "/tmp/vf-rlm-state"
+"""Where that framework has the harness keep its files."""
+
+can_be_apart = subprocess.run(["unshare", "--mount", "--net", "true"], check=False, capture_output=True).returncode == 0
 CHILDREN = """\
 agents = [rlm.agent.spawn(task) for task in ("child one", "child two")]
 print([agent.result().answer for agent in agents])
@@ -62,15 +67,17 @@ async def test_the_harness_may_stay_on_the_host_with_its_worker_alone_in_the_run
     model_server.by_task = {
         "whole": [
             script.calls("bash", {"command": f"setsid sh -c '{DAEMON}' </dev/null >/dev/null 2>&1 &"}),
-            script.calls("bash", {"command": "pwd; echo $RLM_HOME"}),
+            script.calls("bash", {"command": f"ls -A {STATE}; grep -c eth /proc/net/dev; true"}),
             script.says("Blue."),
             script.says("Again."),
         ],
         "cancelled": [script.says("at once")],
         "failing": [script.says("not at all")],
     }
+    serve = f"{sys.executable} -m rlm_worker serve --stdio"
+    apart = f"mkdir -p {STATE}; exec unshare --mount --net sh -c 'mount -t tmpfs none {STATE} && exec {serve}'"
     worker = tmp_path / "worker"
-    worker.write_text(f"#!/bin/sh\necho $PWD >> {tmp_path}/began\nexec {sys.executable} -m rlm_worker serve --stdio\n")
+    worker.write_text(f"#!/bin/sh\necho $PWD >> {tmp_path}/began\n{apart if can_be_apart else f'exec {serve}'}\n")
     worker.chmod(0o755)
     ours = f"/tmp/vf-rlm-{hashlib.sha256(version.encode()).hexdigest()}/bin/rlm"
     plugin = {"id": "rlm_verifiers", "env": {"RLM_HARNESS": ours, "RLM_WORKER": str(worker)}}
@@ -79,6 +86,9 @@ async def test_the_harness_may_stay_on_the_host_with_its_worker_alone_in_the_run
     assert [result["ok"] for result in results.values()] == [True] * 3, results
     assert (results["whole"]["reward"], results["whole"]["replies"]) == (0.75, ["Blue.", "Again."])
     assert len((tmp_path / "began").read_text().splitlines()) == 3
+    conversation = [request["messages"] for request in model_server.requests if len(request["messages"]) > 5][-1]
+    seen = [message["content"] for message in conversation if message["role"] == "tool"][1]
+    assert not can_be_apart or seen == "0\n"  # neither the harness's files nor its network
 
 
 @installed
