@@ -90,6 +90,8 @@ class Connection:
         self._stream = stream
         self._admit = admit
         self._sending = trio.Lock()
+        self._writing: trio.CancelScope | None = None
+        self._abandoned = False
         self._under_way = 0
 
     async def run(self) -> None:
@@ -119,6 +121,12 @@ class Connection:
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification. Waits while the client does not read. Raises ClientLost."""
         await self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
+    def abandon(self) -> None:
+        """Send nothing any more: whoever does, or is about to, gets ClientLost."""
+        self._abandoned = True
+        if self._writing is not None:
+            self._writing.cancel()
 
     async def _next(self, lines: Lines) -> bytes | None:
         try:
@@ -158,8 +166,12 @@ class Connection:
     async def _send(self, message: dict[str, Any]) -> None:
         line = msgspec.json.encode(message) + b"\n"
         async with self._sending:
-            with trio.CancelScope(shield=True):  # half a line would spoil all that come behind it
+            if self._abandoned:
+                raise ClientLost("nothing is sent any more")
+            with trio.CancelScope(shield=True) as self._writing:  # half a line would spoil all that come behind it
                 try:
                     await self._stream.send([line])
                 except TransportError as error:
                     raise ClientLost(str(error)) from error
+            if self._writing.cancelled_caught:
+                raise ClientLost("the client does not read")

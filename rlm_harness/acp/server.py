@@ -116,10 +116,17 @@ class Server:
                     self._nursery.cancel_scope.cancel()
 
     async def _end(self) -> None:
+        """Close all sessions: in order, if that takes no longer than END_GRACE, else at once."""
         sessions = list(self._sessions.values())
-        async with trio.open_nursery() as nursery:
-            for session in sessions:
-                nursery.start_soon(_close_quietly, session)
+        with trio.move_on_after(END_GRACE):
+            async with trio.open_nursery() as nursery:
+                for session in sessions:
+                    nursery.start_soon(session.close())
+        self._connection.abandon()
+        for session in sessions:
+            session.leave()
+        for session in sessions:
+            await session.close()()
 
     def _admit(self, message: Message) -> Answer:
         method = self._methods.get(message.method)
@@ -272,13 +279,6 @@ async def _same(result: dict[str, Any]) -> dict[str, Any]:
 
 async def _nothing() -> dict[str, Any]:
     return {}
-
-
-async def _close_quietly(session: Session) -> None:
-    with trio.move_on_after(END_GRACE):
-        await session.close()()
-    session.leave()
-    await session.close()()
 
 
 async def _end_at_signal(serving: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:

@@ -26,7 +26,7 @@ from rlm_harness.ledger.writer import LedgerError
 from rlm_harness.model.interface import Content, ModelError
 from rlm_harness.opening import Agents
 from rlm_harness.secrets import UserError
-from rlm_wire.errors import SessionLost, WireError
+from rlm_wire.errors import CallError, SessionLost, WireError
 
 CLOSE_GRACE: Final = 4.0
 """Seconds that a session gets to close in order; then its workspace is given up."""
@@ -196,7 +196,7 @@ class Session:
             self._fail_with(prompt, error, opened=opened)
 
     def _fail_with(self, prompt: _Prompt, error: BaseException, *, opened: bool) -> None:
-        if isinstance(error, WireError) or opened:
+        if opened or not isinstance(error, UserError | LedgerError | CallError):
             prompt.answer(self._workspace_lost(str(error)))
         else:
             prompt.answer(self._failure("the session cannot be opened", kind="configuration", details=str(error)))

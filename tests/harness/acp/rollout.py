@@ -1,6 +1,6 @@
 """Rollouts of the verifiers framework, run by its own interpreter; what became of them is printed as JSON. No test.
 
-`rollout.py BASE_URL VERSION`: the model is at BASE_URL, the harness where its own looks for that VERSION of itself.
+`rollout.py BASE_URL HARNESS`: the model is at BASE_URL; HARNESS is the framework's configuration of one, as JSON.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from verifiers.v1.harnesses.rlm.harness import RLMHarness
 from verifiers.v1.task import Task, TaskData
 from verifiers.v1.utils.decorators import reward
 
-base_url, version = sys.argv[1:]
+base_url, chosen = sys.argv[1], json.loads(sys.argv[2])
 RLMHarness.NEEDS_CONTAINER = False  # a rule of its own, for machines with containers
 
 
@@ -26,9 +26,8 @@ class Graded(Task):
         return float((await runtime.read("answer")).decode())
 
 
-def agent(**changes) -> Agent:
-    timeout = changes.pop("timeout", TimeoutConfig())
-    harness = {"id": "rlm", "version": version, "builtin_tools": ["ipython", "bash"], "max_depth": 1} | changes
+def agent(timeout: TimeoutConfig = TimeoutConfig()) -> Agent:  # noqa: B008
+    harness = chosen | {"builtin_tools": ["ipython", "bash"], "max_depth": 1}
     client = {"type": "eval", "base_url": base_url, "api_key_var": "MODEL_KEY"}
     config = {"harness": harness, "runtime": {"type": "subprocess"}, "model": "m", "client": client}
     return Agent(AgentConfig(**config, timeout=timeout, retries=RetryConfig(max_retries=0)))

@@ -1,13 +1,18 @@
 """What clients should not send, and what should not happen to a workspace: typed answers, and others go on."""
 
+import array
+import fcntl
+import json
 import os
 import signal
+import subprocess
 import sys
+import termios
 from contextlib import suppress
 
 import pytest
 import trio
-from harness.acp.client import KEY, Refused, contract
+from harness.acp.client import KEY, Client, Refused, contract
 
 
 async def ended(pid):
@@ -15,6 +20,13 @@ async def ended(pid):
         descriptor = os.pidfd_open(pid)
         await trio.lowlevel.wait_readable(descriptor)
         os.close(descriptor)
+
+
+def waiting(descriptor):
+    """Bytes in the pipe."""
+    size = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, size)
+    return size[0]
 
 
 async def refused(client, method, **params):
@@ -132,6 +144,42 @@ async def test_a_workspace_that_cannot_be_had_is_told_and_may_be_there_the_next_
         command.write_text(f"#!/bin/sh\nexec {sys.executable} -m rlm_worker serve --stdio\n")
         command.chmod(0o700)
         assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
+
+
+async def test_a_client_that_does_not_read_cannot_keep_the_program(workdir, model_server, script, tmp_path):
+    answer = script.says("x")
+    answer.data = answer.data.partition(b"0\r\n\r\n")[0]
+    delta = b"data: " + json.dumps(script.delta(content="y" * 1000)).encode() + b"\n\n"
+    answer.repeat = b"%x\r\n%s\r\n" % (len(delta), delta)
+    model_server.answers = [answer]
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "rlm_harness", "acp", "--model", "m", "--base-url", model_server.base_url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"RLM_HOME": str(tmp_path / "home")},
+    )
+    client = Client(process)
+    try:
+        with trio.CancelScope() as reading:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.receive)
+                await client.ask("initialize", protocolVersion=1)
+                session = (await client.ask("session/new", cwd=str(workdir), mcpServers=[]))["sessionId"]
+                await client.send_prompt(session, "go")
+                await client.shown("agent_message_chunk")
+                reading.cancel()
+        while waiting(process.stdout.fileno()) < 32 * 1024:  # noqa: ASYNC110  until the pipe is as good as full
+            await trio.sleep(0.01)
+        process.terminate()
+        with trio.fail_after(20):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            await process.stdin.aclose()
+            await process.stdout.aclose()
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "end of input"])

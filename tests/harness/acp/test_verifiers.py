@@ -5,18 +5,27 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import trio
 
+import rlm_harness
+
 PYTHON = Path(sys.prefix) / "verifiers" / "bin" / "python"
 DAEMON = "until [ -e graded ]; do sleep 0.05; done; echo 0.75 > new; mv new answer"
+STATE = "/tmp/vf-rlm-state"
+"""Where that framework has the harness keep its files."""
+
+can_be_apart = subprocess.run(["unshare", "--mount", "--net", "true"], check=False, capture_output=True).returncode == 0
 CHILDREN = """\
 agents = [rlm.agent.spawn(task) for task in ("child one", "child two")]
 print([agent.result().answer for agent in agents])
 """
+
+installed = pytest.mark.skipif(not PYTHON.exists(), reason="make .venv/.verifiers installs that framework")
 
 
 @pytest.fixture
@@ -43,7 +52,46 @@ def environment(tmp_path):
     return os.environ | {"HOME": str(tmp_path / "home"), "MODEL_KEY": "sk-upstream", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="make .venv/.verifiers installs that framework")
+async def roll_out(model_server, environment, harness):
+    program = [PYTHON, Path(__file__).with_name("rollout.py"), model_server.base_url, json.dumps(harness)]
+    with trio.fail_after(150):
+        done = await trio.run_process(program, env=environment, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@installed
+async def test_the_harness_may_stay_on_the_host_with_its_worker_alone_in_the_runtime(
+    model_server, script, version, environment, tmp_path
+):
+    model_server.by_task = {
+        "whole": [
+            script.calls("bash", {"command": f"setsid sh -c '{DAEMON}' </dev/null >/dev/null 2>&1 &"}),
+            script.calls("bash", {"command": f"ls -A {STATE}; grep -c eth /proc/net/dev; true"}),
+            script.says("Blue."),
+            script.says("Again."),
+        ],
+        "cancelled": [script.says("at once")],
+        "failing": [script.says("not at all")],
+    }
+    serve = f"{sys.executable} -m rlm_worker serve --stdio"
+    apart = f"mkdir -p {STATE}; exec unshare --mount --net sh -c 'mount -t tmpfs none {STATE} && exec {serve}'"
+    worker = tmp_path / "worker"
+    worker.write_text(f"#!/bin/sh\necho $PWD >> {tmp_path}/began\n{apart if can_be_apart else f'exec {serve}'}\n")
+    worker.chmod(0o755)
+    ours = f"/tmp/vf-rlm-{hashlib.sha256(version.encode()).hexdigest()}/bin/rlm"
+    plugin = {"id": "rlm_verifiers", "env": {"RLM_HARNESS": ours, "RLM_WORKER": str(worker)}}
+    root = str(Path(rlm_harness.__file__).parents[1])
+    results = await roll_out(model_server, environment | {"PYTHONPATH": root}, plugin)
+    assert [result["ok"] for result in results.values()] == [True] * 3, results
+    assert (results["whole"]["reward"], results["whole"]["replies"]) == (0.75, ["Blue.", "Again."])
+    assert len((tmp_path / "began").read_text().splitlines()) == 3
+    conversation = [request["messages"] for request in model_server.requests if len(request["messages"]) > 5][-1]
+    seen = [message["content"] for message in conversation if message["role"] == "tool"][1]
+    assert not can_be_apart or seen == "0\n"  # neither the harness's files nor its network
+
+
+@installed
 async def test_whole_rollouts(model_server, script, version, environment):
     model_server.by_task = {
         "whole": [
@@ -57,12 +105,7 @@ async def test_whole_rollouts(model_server, script, version, environment):
         "cancelled": [script.calls("bash", {"command": "sleep 600"})],
         "failing": [script.status(503, {"error": {"message": "busy"}}, Retry_After="600")] * 10,
     }
-    program = [PYTHON, Path(__file__).with_name("rollout.py"), model_server.base_url, version]
-    with trio.fail_after(150):
-        done = await trio.run_process(program, env=environment, capture_stdout=True, capture_stderr=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    results = json.loads(done.stdout.splitlines()[-1])
-
+    results = await roll_out(model_server, environment, {"id": "rlm", "version": version})
     whole = results["whole"]
     assert (whole["ok"], whole["errors"], whole["reward"]) == (True, [], 0.75), whole
     assert whole["replies"] == ["Blue.", "Again."]
