@@ -43,7 +43,9 @@ NOT_FOR_OPERATORS = {
     "NAMES_LIMIT",  # of the list of a kernel's variables
     "TEXT_LIMIT",
     "END_GRACE",  # of the model's stream, after its last event
-    "rlm_worker.kernel.inside.api.shell.READ_LIMIT",  # says what `jobs.arguments` says, on the cell's side
+    "rlm_worker.kernel.inside.api.shell.READ_LIMIT",  # these say what the other side says, too
+    "rlm_worker.kernel.inside.api.agent.WAIT_LIMIT",
+    "rlm_worker.kernel.callbacks.NAME_LIMIT",
 }
 
 
