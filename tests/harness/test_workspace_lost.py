@@ -147,7 +147,7 @@ async def test_a_model_that_is_thinking_is_not_waited_for(model_server, script, 
 async def test_b62_a_harness_that_was_stopped_for_too_long_finds_its_workspace_cleaned_up(
     model_server, script, tmp_path, start
 ):
-    socket, bounds = str(tmp_path / "socket"), ("--lease", "1", "--silence", "1")
+    socket, bounds = str(tmp_path / "socket"), ("--lease", "2", "--silence", "2")
     async with running_worker(tmp_path, "--unix", socket, *bounds) as worker:
         model_server.answers = [script.calls("bash", {"command": "echo $$; exec sleep 1000"})]
         run = await start("--workspace", worker.url)
