@@ -49,6 +49,7 @@ class Executor:
         self._to_interrupt = 0  # number of the last cell that an interrupt was meant for
         self._struck = 0  # number of the last cell that a SIGINT reached
         self._in_user_code = False
+        self._reached = False  # the user's code, since it was last asked
         self._pending = False  # an interrupt waits for the user's code
         self._stopping = False
         self._idle = False
@@ -161,7 +162,7 @@ class Executor:
         record = self._shell.record = CellRecord(getattr(sys, "last_value", None))
         record.notices, self.notices = self.notices, []
         record.notices += streams.mend(self._output_fd)
-        self._cancelled = self._pending = False
+        self._cancelled = self._pending = self._reached = False
         error: BaseException | None
         try:
             self._set_loop()
@@ -174,6 +175,8 @@ class Executor:
             error = result.error_before_exec or result.error_in_exec
         except BaseException as failure:  # noqa: BLE001  an interrupt or exhausted memory beside the user's code
             error = failure
+        if error is not None and not self._reached:
+            self._leave_if_broken(error)
         try:
             streams.flush()
             return record.outcome(error, interrupted=self._cancelled or _is_interrupt(error))
@@ -191,6 +194,16 @@ class Executor:
 
     def _run(self, code: str, *, silent: bool = False) -> Any:
         return self._shell.run_cell(code, store_history=True, silent=silent)  # type: ignore[no-untyped-call]
+
+    def _leave_if_broken(self, error: BaseException) -> None:
+        """End this process if not even an empty cell runs: what an earlier one broke, no later one could mend."""
+        with contextlib.suppress(BaseException):
+            self._run("pass", silent=True)
+        if not self._reached:
+            what = CellRecord().describe(error)
+            text = f"An earlier cell broke what runs cells, so this kernel ends ({what.name}: {what.message[:1000]})\n"
+            os.write(self._output_fd, text.encode("utf-8", "replace"))
+            os._exit(1)
 
     def _run_in_loop(self, cell: Coroutine[Any, Any, Any]) -> Any:
         """Run a cell that awaits, to its end, inside the loop."""
@@ -212,7 +225,7 @@ class Executor:
     @contextlib.contextmanager
     def _user_code(self) -> Iterator[None]:
         """Around the user's own code in a cell: the part that an interrupt may strike."""
-        self._in_user_code = True
+        self._in_user_code = self._reached = True
         try:
             if self._pending:
                 self._pending = False

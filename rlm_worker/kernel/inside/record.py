@@ -103,11 +103,12 @@ class CellRecord:
             status=status,
             result=self.result,
             displays=self.displays,
-            error=None if error is None else self._describe(error),
+            error=None if error is None else self.describe(error),
             notices=self.notices,
         )
 
-    def _describe(self, error: BaseException) -> CellError:
+    def describe(self, error: BaseException) -> CellError:
+        """What went wrong, in words; whatever the exception's class makes of being asked."""
         try:
             message = str.__str__(str(error))  # the text itself, where __str__ gave a subclass with methods of its own
         except BaseException as failure:  # noqa: BLE001  user code's __str__ may raise anything

@@ -44,6 +44,29 @@ def test_whatever_a_cell_makes_of_its_streams_the_next_one_runs(agent, code):
     assert agent.ok("kept").result == "1"
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.modules.clear()",
+        "get_ipython().input_transformers_cleanup.append(None)",
+        "get_ipython().__class__.run_code = None",
+    ],
+)
+def test_a_kernel_in_which_no_cell_can_run_any_more_gives_way_to_a_fresh_one(agent, code):
+    agent(code)
+    broken = agent("kept = 1")
+    assert broken.status == "kernel_died"
+    assert broken.output.text.startswith("An earlier cell broke what runs cells")
+    assert agent.ok("6 * 7").result == "42"
+
+
+@pytest.mark.parametrize("code", ["f(", "  x", "x = 1\0", "(" * 5000 + ")" * 5000])
+def test_code_that_is_none_costs_no_kernel(agent, code):
+    agent.ok("kept = 1")
+    assert agent(code).status == "error"
+    assert agent.ok("kept").result == "1"
+
+
 def test_streams_that_a_cell_removed_are_there_again_for_the_next(agent):
     agent("import sys; del sys.stdout")  # IPython itself misses it at the end
     assert agent.ok("print('heard')").output.text == "heard\n"
