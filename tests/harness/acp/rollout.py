@@ -1,6 +1,6 @@
 """Rollouts of the verifiers framework, run by its own interpreter; what became of them is printed as JSON. No test.
 
-`rollout.py BASE_URL HARNESS [steer]`: the model is at BASE_URL; HARNESS is the framework's configuration of one, as JSON.
+`rollout.py BASE_URL HARNESS [steer]`: the model is at BASE_URL; HARNESS is the framework's configuration of it, JSON.
 """
 
 import asyncio

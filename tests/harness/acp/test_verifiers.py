@@ -21,8 +21,8 @@ STATE = "/tmp/vf-rlm-state"
 
 can_be_apart = subprocess.run(["unshare", "--mount", "--net", "true"], check=False, capture_output=True).returncode == 0
 CHILDREN = """\
-import asyncio
-await asyncio.sleep(2)  # so long there is a turn to say something in
+import time
+time.sleep(2)  # so long there is a turn to say something in
 agents = [rlm.agent.spawn(task) for task in ("child one", "child two")]
 print([agent.result().answer for agent in agents])
 """
