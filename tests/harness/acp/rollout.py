@@ -1,6 +1,6 @@
 """Rollouts of the verifiers framework, run by its own interpreter; what became of them is printed as JSON. No test.
 
-`rollout.py BASE_URL HARNESS`: the model is at BASE_URL; HARNESS is the framework's configuration of one, as JSON.
+`rollout.py BASE_URL HARNESS [steer]`: the model is at BASE_URL; HARNESS is the framework's configuration of it, JSON.
 """
 
 import asyncio
@@ -49,9 +49,11 @@ async def whole() -> dict:
     """Tools, two children, something said meanwhile, a second turn; graded by what a daemon wrote."""
     async with agent().interaction(Graded(TaskData(prompt="whole"))) as interaction:
         first = asyncio.create_task(interaction.turn())
-        while not interaction.trace.num_turns:  # noqa: ASYNC110  there is nothing else to wait for
-            await asyncio.sleep(0.02)
-        receipt = await interaction.steer("Make it blue.", message_id="m1")
+        receipt = {}
+        if sys.argv[3:] == ["steer"]:
+            while not interaction.trace.num_turns:  # noqa: ASYNC110  there is nothing else to wait for
+                await asyncio.sleep(0.02)
+            receipt = await interaction.steer("Make it blue.", message_id="m1")
         replies = [(await first).last_reply, (await interaction.turn("again")).last_reply]
     return told(interaction.trace) | {"receipt": receipt, "replies": replies}
 

@@ -21,6 +21,8 @@ STATE = "/tmp/vf-rlm-state"
 
 can_be_apart = subprocess.run(["unshare", "--mount", "--net", "true"], check=False, capture_output=True).returncode == 0
 CHILDREN = """\
+import time
+time.sleep(2)  # so long there is a turn to say something in
 agents = [rlm.agent.spawn(task) for task in ("child one", "child two")]
 print([agent.result().answer for agent in agents])
 """
@@ -52,8 +54,8 @@ def environment(tmp_path):
     return os.environ | {"HOME": str(tmp_path / "home"), "MODEL_KEY": "sk-upstream", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-async def roll_out(model_server, environment, harness):
-    program = [PYTHON, Path(__file__).with_name("rollout.py"), model_server.base_url, json.dumps(harness)]
+async def roll_out(model_server, environment, harness, *more):
+    program = [PYTHON, Path(__file__).with_name("rollout.py"), model_server.base_url, json.dumps(harness), *more]
     with trio.fail_after(150):
         done = await trio.run_process(program, env=environment, capture_stdout=True, capture_stderr=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
@@ -105,7 +107,7 @@ async def test_whole_rollouts(model_server, script, version, environment):
         "cancelled": [script.calls("bash", {"command": "sleep 600"})],
         "failing": [script.status(503, {"error": {"message": "busy"}}, Retry_After="600")] * 10,
     }
-    results = await roll_out(model_server, environment, {"id": "rlm", "version": version})
+    results = await roll_out(model_server, environment, {"id": "rlm", "version": version}, "steer")
     whole = results["whole"]
     assert (whole["ok"], whole["errors"], whole["reward"]) == (True, [], 0.75), whole
     assert whole["replies"] == ["Blue.", "Again."]
