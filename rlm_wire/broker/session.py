@@ -25,7 +25,8 @@ async def open_session(peer: Peer) -> AsyncIterator[None]:
     """
     with one_error():
         async with trio.open_nursery() as nursery:
-            await nursery.start(peer.handlers.run)
+            with trio.CancelScope(shield=True):  # they are: a start that is cancelled would wait for them, for ever
+                await nursery.start(peer.handlers.run)
             try:
                 async with peer.service.lifespan(peer) as peer.lifespan_state:
                     peer.ready.set()

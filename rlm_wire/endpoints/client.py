@@ -105,6 +105,7 @@ class _Client:
                     peer = new_peer(agreed, self._ours, stream, client=True)
                     self._opened = peer, agreed.established
                     task_status.started(peer)
+                    await trio.lowlevel.checkpoint_if_cancelled()  # nobody waits any more; a link would not notice
                     await self._run_link(peer, stream, hurry)
             assert self._opened is not None
             peer, established = self._opened
