@@ -15,7 +15,7 @@ from rlm_harness.compaction import CompactionPolicy
 from rlm_harness.decisions import ToolPolicy
 from rlm_harness.events import Emit, Event, Usage
 from rlm_harness.ledger.records import SubSpawn
-from rlm_harness.ledger.writer import Ledger
+from rlm_harness.ledger.writer import Ledger, LedgerError
 from rlm_harness.model.interface import Model
 from rlm_harness.prompts import Surroundings
 from rlm_harness.supervisor.budgets import Budgets
@@ -105,20 +105,22 @@ class Supervisor:
         )
 
     async def spawn(self, parent: Node, task: str, name: str | None, *, persistent: bool) -> Node:
-        """Start a child of `parent`. Raises CallError. Cancellation: none."""
+        """Start a child of `parent`. Raises CallError, LedgerError. Cancellation: none."""
         self._check_spawn(parent, name, persistent=persistent)
         self.budgets.subagents += 1
         node = self.tree.add(parent, task, name, persistent=persistent)
+        spawned = SubSpawn(child=node.id, child_dir=node.id, prompt=task, name=name, persistent=persistent)
         with trio.CancelScope(shield=True):
             try:
                 await trio.to_thread.run_sync(partial(node.directory.mkdir, mode=0o700))
+                await self._ledgers[parent.id].append(spawned)  # whose end waits for the child's
             except OSError as error:
                 node.fail_to_start(f"cannot create {node.directory}: {error.strerror}")
                 raise CallError("internal", node.error or "") from error
+            except LedgerError as error:
+                node.fail_to_start(str(error))
+                raise
         self.start(node)
-        await self._ledgers[parent.id].append(
-            SubSpawn(child=node.id, child_dir=node.id, prompt=task, name=name, persistent=persistent)
-        )
         return node
 
     def start(self, node: Node) -> None:
