@@ -117,12 +117,14 @@ class AgentCalls:
         supervisor, _ = self._asked()
         children = [self._child(agent)[1] for agent in request.agents]
         with trio.move_on_after(request.timeout):
-            while not (settled := [child for child in children if child.settled_at is not None]):
+            while all(child.settled_at is None for child in children):
                 await supervisor.tree.settled.wait()
-            first = min(settled, key=lambda child: child.settled_at or 0.0)
-            await _note_result(supervisor, first)
-            return first.result()
-        return None
+        settled = [child for child in children if child.settled_at is not None]
+        if not settled:
+            return None
+        first = min(settled, key=lambda child: child.settled_at or 0.0)
+        await _note_result(supervisor, first)
+        return first.result()
 
     async def _cancel(self, request: agents.CancelAgent) -> agents.AgentInfo:
         supervisor, child = self._child(request.agent)
