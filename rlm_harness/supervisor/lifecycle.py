@@ -64,18 +64,22 @@ async def live(supervisor: Supervisor, node: Node) -> None:
 async def _work(supervisor: Supervisor, node: Node) -> None:
     assert node.parent is not None
     tools: AgentTools | None = None
+    failed = False
     try:
         async with _ledger(node) as (ledger, history), supervisor.tools(node, ledger) as tools:
             agent = supervisor.agent(node, tools, ledger)
             try:
                 await _converse(supervisor, node, agent, await _first(supervisor, node, agent, history))
+            except Exception:
+                failed = True
+                raise
             finally:
                 node.open = False
                 supervisor.watches.close(node)
                 await end_all(node.children.values())
-                await _write_meta(supervisor, node, agent, ledger)
+                await _write_meta(supervisor, node, agent, ledger, "failed" if failed else node.stop or "cancelled")
     except CallError as error:
-        if node.stop is None:  # it never came to an answer
+        if tools is None or failed or node.stop is None:  # not only its end went wrong
             raise
         node.cleanup_error = str(error)
     finally:
@@ -202,12 +206,12 @@ async def _clean_up(supervisor: Supervisor, node: Node) -> None:
         node.cleanup_error = None
 
 
-async def _write_meta(supervisor: Supervisor, node: Node, agent: Agent, ledger: Ledger) -> None:
+async def _write_meta(supervisor: Supervisor, node: Node, agent: Agent, ledger: Ledger, status: str) -> None:
     meta = {
         "session": ledger.session,
         "parent": node.parent.id if node.parent is not None else None,
         "name": node.name,
-        "status": node.stop or "cancelled",
+        "status": status,
         "persistent": node.persistent,
         "depth": node.depth,
         "model": supervisor.model.name,

@@ -138,8 +138,16 @@ def _status(child: Node, past: _Past | None) -> AgentStatus:
             child.error = past.record.problem
             return "failed"
         return "starting"
-    if past.record.meta.status:
-        return "cancelled" if past.record.meta.status == "cancelled" else "completed"
+    match past.record.meta.status:
+        case "":
+            pass
+        case "cancelled":
+            return "cancelled"
+        case "failed":
+            child.error = "its last prompt had failed"
+            return "failed"
+        case _:
+            return "completed"
     if past.recovered.prompt is not None:
         return "running"
     assert past.record.history is not None
@@ -157,16 +165,22 @@ def _fill_inbox(node: Node, journal: list[dict[str, Any]]) -> None:
     for entry in journal:
         match entry:
             case {"content": _}:
-                event = msgspec.convert(entry, InboxEvent)
-                node.inbox.add(event, loud=event.type not in QUIET, required=True)
-            case {"type": "read", "event_id": event_id} if node.inbox.get(event_id) is not None:
+                with suppress(msgspec.ValidationError):
+                    event = msgspec.convert(entry, InboxEvent)
+                    node.inbox.add(event, loud=event.type not in QUIET, required=True)
+            case {"type": "read", "event_id": str(event_id)} if node.inbox.get(event_id) is not None:
                 node.inbox.read(event_id)
-            case {"type": "instruction" | "steer" as kind, "id": event_id, "text": text, "created_at": created_at}:
-                instructions[event_id] = Instruction(event_id, kind, text, created_at)
-            case {"type": "instructions_delivered", "event_ids": event_ids}:
+            case {
+                "type": "instruction" | "steer" as kind,
+                "id": str(event_id),
+                "text": str(text),
+                "created_at": float(at),
+            }:
+                instructions[event_id] = Instruction(event_id, kind, text, at)
+            case {"type": "instructions_delivered", "event_ids": list(event_ids)}:
                 for event_id in event_ids:
-                    instructions.pop(event_id, None)
-            case {"type": "instruction_failed", "event_id": event_id}:
+                    instructions.pop(str(event_id), None)
+            case {"type": "instruction_failed", "event_id": str(event_id)}:
                 instructions.pop(event_id, None)
             case _:
                 pass

@@ -185,7 +185,7 @@ async def test_every_agent_has_the_status_that_its_files_tell(tmp_path: Path, wo
     )
     await write(root, child(1), SYSTEM, user("answered"), assistant("Yes."), DONE, meta="answered")
     await write(root, child(2), SYSTEM, user("cancelled"), meta="cancelled")
-    await write(root, child(3), SYSTEM, user("failed"), ROLLBACK)
+    await write(root, child(3), SYSTEM, user("failed"), ROLLBACK, meta="failed")
     await write(root, child(4), SYSTEM, user("idle"), assistant("For now."), DONE)
     (await write(root, child(5), SYSTEM)).joinpath("messages.jsonl").write_bytes(b"{}\n")
     (root / child(6)).mkdir()
@@ -240,6 +240,10 @@ async def test_inboxes_and_queues_hold_what_was_not_read_or_delivered(
         {"type": "read", "event_id": "unknown"},
         "no object",
         {"type": "something new"},
+        event("d") | {"content": "no object"},
+        {"type": "read", "event_id": []},
+        {"type": "steer", "id": [], "text": "no id", "created_at": 1.0},
+        {"type": "instructions_delivered", "event_ids": [[], {}]},
     )
     instruction = {"type": "instruction", "sender_id": "root", "created_at": 1.0, "source_request_id": None}
     write_journal(
