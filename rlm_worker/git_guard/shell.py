@@ -126,13 +126,13 @@ class _Cutter:
     def _list(self, depth: int) -> None:
         """Commands up to a `)` at this level, or the end."""
         words: list[str] = []
-        word: str | None = None
+        word: list[str] | None = None  # its pieces
         redirected = False  # the next word names a file
 
         def end_word() -> None:
             nonlocal word, redirected
             if word is not None and not redirected:
-                words.append(word)
+                words.append("".join(word))
             if word is not None:
                 word, redirected = None, False
 
@@ -156,12 +156,13 @@ class _Cutter:
             elif self._text.startswith("\\\n", self._at):
                 self._at += 2
             elif char in "<>":
-                if word is not None and word.isdigit():
+                if word is not None and "".join(word).isdigit():
                     word = None
                 end_word()
                 redirected = not self._redirection()
             else:
-                word = (word or "") + self._piece(depth)
+                word = word or []
+                word.append(self._piece(depth))
         end_word()
         self._found.append(words[:])
 
