@@ -39,8 +39,8 @@ TELL_TIMEOUT = 1.0
 class Outcome(msgspec.Struct, frozen=True):
     """How one prompt ended: `stop` is `answered`, or why there is no better answer.
 
-    That is `length`, `empty`, `max_turns`, `max_tokens` or `compaction_failed`. `turns` and `usage` are those of the
-    prompt.
+    That is `length`, `empty`, `max_turns`, `max_tokens`, `token_budget` (its own tokens) or `compaction_failed`.
+    `turns` and `usage` are those of the prompt.
     """
 
     stop: str

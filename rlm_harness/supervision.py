@@ -18,7 +18,7 @@ class Supervision(Protocol):
 
     @property
     def exhausted(self) -> str | None:
-        """Why no further model call may begin (`max_turns`, `max_tokens`), if so."""
+        """Why no further model call may begin (`max_turns`, `max_tokens`, `token_budget`), if so."""
         ...
 
     def turn_begins(self) -> None:

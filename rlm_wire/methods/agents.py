@@ -70,7 +70,7 @@ class AgentResult(msgspec.Struct, frozen=True):
     """What came of an agent: `answer` is its latest, None before the first.
 
     `stop` says how its latest prompt ended: `answered`, or why there is no better answer (`length`, `empty`,
-    `max_turns`, `max_tokens`). `running`: it is still at work.
+    `max_turns`, `max_tokens`, `token_budget`, `compaction_failed`). `running`: it is still at work.
     """
 
     id: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 from rlm_wire.methods.agents import (
+    WAIT_LIMIT,
     AgentHandle,
     AgentInfo,
     AgentResult,
@@ -23,8 +24,6 @@ from rlm_wire.methods.agents import (
 )
 from rlm_worker.kernel.inside.api.calls import Calls, operation, wait
 from rlm_worker.kernel.inside.api.history import History, Ledger
-
-WAIT_LIMIT = 300
 
 
 class Agent:
