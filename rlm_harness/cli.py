@@ -62,7 +62,8 @@ examples:
   rlm-harness resume 3f9c --model gpt-5 --workspace tls://elsewhere.example:4711 --token-file token
       with another model, and in another place
 
-Model, endpoint, workspace and limits are those that the session was begun with; keys and tokens must be given again.
+Model, endpoint, workspace, limits, tools and skills are those that the session was begun with; keys, tokens and --mcp
+must be given again.
 If the worker still has the workspace (rlm-worker serve --lease says how long), kernels, jobs and services are as they
 were; else they are gone, and the files as they were left. The model is told what is known, and what is not.
 Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 130 interrupted, 143 terminated.
@@ -157,6 +158,7 @@ def _resume(options: argparse.Namespace) -> int:
         "max_agents": setup.max_agents,
         "concurrency": setup.concurrency,
         "tools": setup.tools,
+        "skills": setup.skills,
         "parallel_tools": setup.parallel_tools,
         "pictures": setup.pictures,
         "allow_git": setup.allow_git,

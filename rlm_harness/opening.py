@@ -24,6 +24,7 @@ from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger, reopen
 from rlm_harness.model.interface import Model
 from rlm_harness.recovery import recover
 from rlm_harness.secrets import Secret, UserError
+from rlm_harness.skills.opening import BUILT_IN
 from rlm_harness.skills.table import SkillTable
 from rlm_harness.supervisor.calls import AgentCalls
 from rlm_harness.supervisor.policy import Policy
@@ -187,6 +188,8 @@ async def _connected(
 
 
 async def _write(task: Task, model: str, workspace: Workspace, ledger: Ledger, secret: Secret | None) -> None:
+    skills = task.policy.skills
+    given = {*skills.local, *(skill.name for skill in skills.remote)}
     setup = Setup(
         model=model,
         base_url=task.endpoint,
@@ -201,6 +204,7 @@ async def _write(task: Task, model: str, workspace: Workspace, ledger: Ledger, s
         concurrency=task.policy.max_model_calls,
         allow_git=task.policy.allow_git,
         tools=tuple(task.tool_policy.tools),
+        skills=tuple(name for name in BUILT_IN if name in given),
         parallel_tools=task.tool_policy.several,
         pictures=task.tool_policy.pictures,
         summarize_at=task.compaction.summarize_at,

@@ -16,7 +16,7 @@ class Setup(msgspec.Struct, frozen=True):
     """What the session was started with.
 
     `url` is the worker's (None: one of our own), `cwd` the directory in the workspace. `workspace` and `secret` are for
-    its adoption, and empty if it cannot be adopted.
+    its adoption, and empty if it cannot be adopted. `skills` are the built-in ones: MCP servers are not remembered.
     """
 
     model: str
@@ -32,6 +32,7 @@ class Setup(msgspec.Struct, frozen=True):
     concurrency: int = 4
     allow_git: bool = True
     tools: tuple[str, ...] | None = None
+    skills: tuple[str, ...] | None = None
     parallel_tools: bool = False
     pictures: bool = False
     summarize_at: int | None = None

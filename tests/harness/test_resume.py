@@ -179,6 +179,16 @@ async def test_a_session_that_has_ended_goes_on_with_another_task(runs, model_se
     assert (texts[0], texts[1], texts[3]) == ("go", "First.", "and now?")
 
 
+async def test_a_session_goes_on_with_the_skills_that_it_was_begun_with(runs, model_server, script):
+    model_server.answers = [script.says("First."), cell(script, "print(edit.__name__)\nbash"), script.says("Second.")]
+    await runs.command.run("--skills", "edit")
+    done = await runs.resume("more")
+    assert done.returncode == 0, done.stderr
+    shown = model_server.requests[2]["messages"][-1]["content"]
+    assert shown.startswith("edit\n")
+    assert "NameError: name 'bash' is not defined" in shown
+
+
 async def recorded(place):
     """A session that has ended, as its files tell."""
     usage = Usage(1, 1)
