@@ -44,7 +44,6 @@ NOT_FOR_OPERATORS = {
     "TEXT_LIMIT",
     "END_GRACE",  # of the model's stream, after its last event
     "rlm_worker.kernel.inside.api.shell.READ_LIMIT",  # these say what the other side says, too
-    "rlm_worker.kernel.inside.api.agent.WAIT_LIMIT",
     "rlm_worker.kernel.callbacks.NAME_LIMIT",
 }
 

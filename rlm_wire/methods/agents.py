@@ -17,7 +17,7 @@ from rlm_wire.methods.watches import WatchInfo
 MESSAGE_LIMIT: Final = 65_536
 """Bytes of one message between agents, as JSON."""
 
-WAIT_LIMIT: Final = 300
+WAIT_LIMIT: Final = 300.0
 """Seconds that one wait takes at most; wait again for more."""
 
 COLLECT_LIMIT: Final = 1024
@@ -118,7 +118,7 @@ class WaitForAgent(Request[AgentInfo], tag="agents.wait"):
     """The child once it has answered or ended, or as it is after `timeout` seconds. Never touches it."""
 
     agent: Text
-    timeout: Seconds = 30
+    timeout: Seconds = 30.0
 
 
 class GetAgentResult(Request[AgentResult], tag="agents.result"):

@@ -194,7 +194,7 @@ def test_mistakes_get_one_line(tmp_path: Path, token_file: Path) -> None:
     assert "--certificate" in refused("--tls", "127.0.0.1:0", *token, "--client-ca", "x")
     assert "missing.pem" in refused("--tls", "127.0.0.1:0", *token, "--certificate", "missing.pem")
     assert "nonsense" in refused("--tcp", "nonsense", *token)
-    assert "positive whole number" in refused("--tcp", "127.0.0.1:0", *token, "--lease", "0")
+    assert "positive whole number" in refused("--tcp", "127.0.0.1:0", *token, "--silence", "0")
     assert str(tmp_path) in refused("--unix", str(tmp_path / "missing" / "socket"))
 
 
