@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from harness.actors import Actors, Opened, cell, records, says, silent
 
-import rlm_wire
 from rlm_harness.decisions import ToolPolicy
-from rlm_harness.events import TurnStarted, Usage
+from rlm_harness.events import Usage
 from rlm_harness.model.interface import ModelError, Reply, ToolCall
-from rlm_harness.workspace import Workspace, local_worker_url
-from rlm_wire.errors import CallError, SessionLost
 
 
 async def test_a_cell_starts_two_children_and_gets_their_answers(opened: Opened) -> None:
@@ -175,31 +166,6 @@ async def test_a_persistent_child_is_idle_when_it_has_answered_and_a_message_wak
         assert len(woken[1]["event_ids"]) == 1
 
 
-async def test_cancelling_a_child_ends_all_below_it_in_the_workspace_too(opened: Opened, tmp_path: Path) -> None:
-    (tmp_path / "up").mkdir()
-    below = "open('up/{0}', 'w').close(); import subprocess; subprocess.run(['sleep', '1000.5'])"
-    middle = (
-        "a, b = rlm.agent.spawn('a go'), rlm.agent.spawn('b go', persistent=True); b.result()\n"
-        "rlm.shell.start('exec sleep 1000.5')\n" + below.format("middle")
-    )
-    root = (
-        "import time, os\nchild = rlm.agent.spawn('middle go', name='m')\n"
-        "while len(os.listdir('up')) < 2: time.sleep(0.01)\n"
-        "info = child.cancel(); print(info.status, info.cleanup_error)\n"
-        "print([(a.depth, a.status) for a in rlm.agent.list(recursive=True)])\n"
-        "!pgrep -f 'sleep 1000.[5]'"
-    )
-    model = Actors(
-        root=[cell(root), says("root")],
-        middle=[cell(middle)],
-        a=[cell(below.format("a"))],
-        b=[says("idle")],
-    )
-    async with opened(model, max_depth=2) as (_, agent):
-        await agent.prompt("root")
-    assert model.seen("root", 1) == ("cancelled None\n[(1, 'cancelled'), (2, 'cancelled'), (2, 'cancelled')]\n")
-
-
 async def test_names_are_for_good_and_handles_reach_direct_children_only(opened: Opened) -> None:
     attempts = (
         "first = rlm.agent.spawn('child go', name='it'); first.result()\n"
@@ -294,73 +260,6 @@ async def test_a_parent_watches_what_its_child_does(opened: Opened) -> None:
     assert model.seen("root", 4).endswith("completed\n")
 
 
-async def test_an_agent_that_has_answered_takes_those_below_it_along(opened: Opened) -> None:
-    model = Actors(
-        root=[
-            cell("rlm.agent.spawn('middle go').result().answer"),
-            cell("print([(a.depth, a.status) for a in rlm.agent.list(recursive=True)])"),
-            says("root"),
-        ],
-        middle=[cell("leaf = rlm.agent.spawn('leaf go')"), says("middle")],
-        leaf=[silent],
-    )
-    async with opened(model, max_depth=2) as (_, agent):
-        await agent.prompt("root")
-    assert model.seen("root", 1) == "'middle'"
-    assert model.seen("root", 2) == "[(1, 'completed'), (2, 'cancelled')]\n"
-
-
-async def test_a_cancelled_prompt_leaves_the_children_at_work_and_the_end_of_the_session_does_not(
-    opened: Opened, events: Any
-) -> None:
-    gate = trio.Event()
-
-    async def late(_: Any) -> Reply:
-        await gate.wait()
-        return says("one is done")
-
-    model = Actors(
-        root=[cell("one, two = rlm.agent.spawn('one go'), rlm.agent.spawn('two go'); two.result()")],
-        one=[late],
-        two=[silent],
-    )
-    async with opened(model) as (supervisor, agent):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(agent.prompt, "root")
-            await model.calls("one", 1)
-            await model.calls("two", 1)
-            nursery.cancel_scope.cancel()
-        one, two = supervisor.tree.root.children.values()
-        assert (one.status, two.status) == ("running", "running")
-        gate.set()
-        await one.ended.wait()
-        assert (one.status, supervisor.tree.root.inbox.unread) == ("completed", 1)
-        model.parts["again"] = [says("root again")]
-        model.shown["again"] = []
-        await agent.prompt("again")
-        assert 'unread="1"' in model.seen("again")
-    assert (two.status, two.ended.is_set()) == ("cancelled", True)
-
-
-async def test_a_worker_that_dies_ends_all_agents_and_nothing_hangs(opened: Opened, tmp_path: Path) -> None:
-    async def kill(_: Any) -> Reply:
-        await model.calls("child", 2)
-        os.kill(supervisor.workspace.info.pid, signal.SIGKILL)
-        return cell("1")
-
-    model = Actors(
-        root=[cell("child = rlm.agent.spawn('child go')"), kill],
-        child=[cell("1"), cell("import time; time.sleep(1000)")],
-    )
-    async with opened(model, url=local_worker_url()) as (supervisor, agent):
-        with pytest.raises(SessionLost):
-            await agent.prompt("root")
-        (child,) = supervisor.tree.root.children.values()
-        await child.ended.wait()
-        assert (child.status, child.settled_at is not None) == ("failed", True)
-        assert records(child.directory)[-2]["type"] == "prompt_rollback"
-
-
 async def test_an_agent_has_the_tools_that_were_chosen_and_runs_several_calls_in_order_if_it_may(
     opened: Opened,
 ) -> None:
@@ -441,67 +340,3 @@ async def test_a_parent_reads_what_its_child_has_said_and_done(opened: Opened) -
     async with opened(model) as (_, agent):
         await agent.prompt("root")
     assert model.seen("root", 1) == "['system', 'user', 'assistant', 'tool', 'assistant']\n7 more\n"
-
-
-async def test_a_display_that_nobody_reads_any_more_ends_all_agents_with_one_error(opened: Opened, events: Any) -> None:
-    gone = False
-
-    async def emit(event: Any) -> None:
-        nonlocal gone
-        gone = gone or (isinstance(event, TurnStarted) and bool(event.agent))
-        if gone:
-            raise BrokenPipeError
-
-    model = Actors(root=[cell("rlm.agent.spawn('one go'); rlm.agent.spawn('two go').result()")])
-    events.emit = emit
-    with pytest.raises(BrokenPipeError):
-        async with opened(model) as (supervisor, agent):
-            await agent.prompt("root")
-    assert all(child.ended.is_set() for child in supervisor.tree.root.children.values())
-
-
-async def test_a_child_does_not_belong_to_the_cell_that_has_started_it(opened: Opened) -> None:
-    scopes = []
-
-    async def look(_: Any) -> Reply:
-        scopes.append(rlm_wire.current_scope.get())
-        return says("child")
-
-    model = Actors(root=[cell("rlm.agent.spawn('child go').result().answer"), says("root")], child=[look])
-    async with opened(model) as (_, agent):
-        await agent.prompt("root")
-    assert scopes == [None]
-    assert "send_to_parent" in str(model.shown["child"][0][0])
-    assert "send_to_parent" not in str(model.shown["root"][0][0])
-
-
-async def test_what_could_not_be_cleaned_up_hides_no_answer_and_is_tried_again(opened: Opened) -> None:
-    model = Actors(
-        root=[
-            cell("child = rlm.agent.spawn('child go')\nprint(child.result().answer, '|', child.info().cleanup_error)"),
-            cell("print(child.cancel().cleanup_error, child.info().status)"),
-            says("root"),
-        ],
-        child=[says("seven")],
-    )
-    async with opened(model) as (supervisor, agent):
-        supervisor.workspace = StubbornWorkspace(supervisor.workspace)
-        await agent.prompt("root")
-    assert model.seen("root", 1) == "seven | unavailable: the reaper does not answer\n"
-    assert model.seen("root", 2) == "None completed\n"
-
-
-class StubbornWorkspace:
-    """A workspace whose agents end, and then say that they have not."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._workspace, name)
-
-    @asynccontextmanager
-    async def agent(self, name: str, **more: Any) -> AsyncIterator[Any]:
-        async with self._workspace.agent(name, **more) as tools:
-            yield tools
-        raise CallError("unavailable", "the reaper does not answer")
