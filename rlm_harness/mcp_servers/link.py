@@ -114,6 +114,7 @@ class Link:
                     nursery.start_soon(self._pass_on, read, to_session)
                     async with _Session(from_server, write, client_info=CLIENT) as session:
                         await session.initialize()
+                        await trio.lowlevel.checkpoint_if_cancelled()  # else nobody would be there to close it
                         self._session = session
                         self._life.deadline, self._life.shield = math.inf, True
                         task_status.started()
