@@ -225,7 +225,7 @@ class TerminalView:
         match event:
             case AgentSpawned():
                 return self._block(f"{indent}+ {agent.label}: {first_line(event.task)}", "35")
-            case AgentChanged(status) if status not in ("running", "waiting"):
+            case AgentChanged(status) if status != "running":
                 said = first_line(event.error or event.answer or "")
                 how = f"{indent}- {agent.label} {status} · {agent.cost(self._clock())}"
                 return self._block(f"{how}: {said}" if said else how, "31" if status == "failed" else "35")

@@ -152,7 +152,7 @@ class AgentSpawned(_Event, frozen=True):
 
 
 class AgentChanged(_Event, frozen=True):
-    """`agent` has another status: `running`, `waiting`, `idle`, `completed`, `failed` or `cancelled`.
+    """`agent` has another status: `running`, `idle`, `completed`, `failed` or `cancelled`.
 
     `stop` and `answer` are of its last prompt, `error` says why it failed.
     """
