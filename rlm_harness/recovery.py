@@ -59,7 +59,7 @@ def recover(history: History) -> Recovered:
     for event in history.events:
         match event["type"]:
             case "user":
-                prompt = OpenPrompt(event["id"], event["turn"], list(window))
+                prompt = OpenPrompt(event.get("id", ""), event["turn"], list(window))
                 before = list(window)
             case "done":
                 prompt = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, TypeAlias, get_args
 
 import msgspec
 
 from rlm_harness.ledger.files import LEDGER
+from rlm_harness.ledger.records import Record
 from rlm_harness.model.interface import Message
 
 
@@ -47,15 +48,46 @@ class History(msgspec.Struct, frozen=True):
         return [event for event in self.events if event["type"] in types]
 
 
+_KNOWN: Final = {kind.__struct_config__.tag: kind for kind in get_args(Record)}
+
+Timestamp: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=16_725_225_600)]
+"""Unix time, up to the year 2500: what a calendar can show."""
+
+
 class _Head(msgspec.Struct):
     """What every record must have to be in its place."""
 
     type: str
+    timestamp: Timestamp = 0.0
     message: Message | None = None
     message_index: int | None = None
     window: int | None = None
     message_indices: list[int] = []
     reason: Any = None
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct):
+    id: str
+    function: _Function
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _Shape(msgspec.Struct):
+    """What every message must have for its readers."""
+
+    role: str
+    content: str | list[_Part] | None = None
+    tool_calls: list[_Call] = []
+    tool_call_id: str | None = None
 
 
 def read_history(directory: Path) -> History:
@@ -87,6 +119,10 @@ class _Reading:
             self._open_window(head)
         elif head.message is not None:
             self._add_message(head, head.message)
+        elif head.message_index is not None:
+            raise ValueError("a record without a message has the index of one")
+        if (kind := _KNOWN.get(head.type)) is not None:  # others are from a later version
+            msgspec.json.decode(line, type=kind)
         self.events.append(msgspec.json.decode(line))
 
     def _open_window(self, head: _Head) -> None:
@@ -103,6 +139,9 @@ class _Reading:
             if not self._windows or head.window != len(self._windows) - 1:
                 raise ValueError(f"window {head.window} is not open")
             self._windows[-1][1].append(len(self.messages))
+        shape = msgspec.convert(message, _Shape)
+        if shape.role == "tool" and shape.tool_call_id is None:
+            raise ValueError("a tool's result does not say of which call")
         self.messages.append(message)
 
     def windows(self) -> list[Window]:

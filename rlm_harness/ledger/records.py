@@ -19,7 +19,10 @@ WindowReason: TypeAlias = Literal["start", "rollback", "compaction"]
 
 
 class _Record(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="type", tag=snake_case):
-    """`id`, `timestamp` (Unix time, a label only), `message_index` and `window` are filled in by the writer."""
+    """`id`, `timestamp` (Unix time, a label only), `message_index` and `window` are filled in by the writer.
+
+    A ledger whose records lack a field without a default counts as damaged: fields that come later need one.
+    """
 
     id: str = ""
     timestamp: float = 0.0

@@ -11,7 +11,7 @@ import msgspec
 
 from rlm_harness.events import Usage
 from rlm_harness.ledger.files import LEDGER, META, is_in_use
-from rlm_harness.ledger.history import History, LedgerDamaged, read_history
+from rlm_harness.ledger.history import History, LedgerDamaged, Timestamp, read_history
 from rlm_harness.recovery import spent
 from rlm_harness.secrets import UserError
 
@@ -128,10 +128,10 @@ def summary_of(directory: Path) -> SessionRecord:
         turns, usage = sum(agent.turns for agent in agents), sum((agent.usage for agent in agents), Usage())
         status, problem = root.status, root.problem
     first = _first_records(directory / LEDGER)
-    asked = next((record["message"]["content"] for record in first if record.get("type") == "user"), "")
+    asked = next((record.message.get("content") for record in first if record.type == "user"), "")
     return SessionRecord(
         session=directory.name,
-        started=first[0].get("timestamp", 0.0) if first else directory.stat().st_mtime,
+        started=first[0].timestamp if first else directory.stat().st_mtime,
         status="damaged" if problem else status,
         model=meta.model,
         agents=1 + sum(1 for _ in directory.rglob(CHILDREN)),
@@ -251,7 +251,13 @@ def _read_meta(directory: Path) -> Meta:
         return Meta()
 
 
-def _first_records(path: Path) -> list[dict[str, Any]]:
+class _First(msgspec.Struct):
+    type: str
+    timestamp: Timestamp = 0.0
+    message: dict[str, Any] = {}
+
+
+def _first_records(path: Path) -> list[_First]:
     """The records that stand wholly in the first HEAD bytes, up to one that makes no sense."""
     try:
         with path.open("rb") as file:
@@ -260,9 +266,9 @@ def _first_records(path: Path) -> list[dict[str, Any]]:
         return []
 
 
-def _decoded(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def _decoded(lines: Iterable[bytes]) -> Iterator[_First]:
     for line in lines:
         try:
-            yield msgspec.json.decode(line, type=dict[str, Any])
+            yield msgspec.json.decode(line, type=_First)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return
