@@ -152,7 +152,8 @@ def render_cell(result: CellResult, timeout: float | None) -> Rendered:
 
 
 def render_edit(result: EditResult) -> Rendered:
-    return _all_note(f"Edited {result.path}: 1 replacement, at line {result.line}")
+    done = f"Edited {result.path}: 1 replacement, at line {result.line}"
+    return _all_note("\n".join([done, *(f"[{notice}]" for notice in result.notices)]))
 
 
 def render_fetch(result: FetchResult) -> Rendered:

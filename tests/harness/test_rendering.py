@@ -173,6 +173,8 @@ def test_what_a_lost_kernel_took_with_it_is_told_apart_from_the_result():
 
 def test_edits_and_pages_are_rendered():
     assert render_edit(EditResult("/w/a.py", line=3)).output.text == "Edited /w/a.py: 1 replacement, at line 3"
+    linked = render_edit(EditResult("/w/a.py", line=3, notices=["It had 2 hard links."])).output.text
+    assert linked == "Edited /w/a.py: 1 replacement, at line 3\n[It had 2 hard links.]"
     page = FetchResult("http://a/", 404, "text/html", "gone", chars=9, bytes=9, truncated=True)
     assert render_fetch(page).output.text == "URL: http://a/ (HTTP 404)\n\ngone\n... [truncated at 4 of 9 chars]"
 
