@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 from rlm_wire.methods.agents import (
+    COLLECT_LIMIT,
     WAIT_LIMIT,
     AgentHandle,
     AgentInfo,
@@ -97,7 +98,7 @@ class Results:
     async def _next(self) -> AgentResult:
         result = None
         while result is None:
-            result = await self._calls.request(CollectAgents(self._missing))
+            result = await self._calls.request(CollectAgents(self._missing[:COLLECT_LIMIT]))
         self._missing.remove(result.id)
         return result
 
