@@ -128,7 +128,7 @@ def summary_of(directory: Path) -> SessionRecord:
         turns, usage = sum(agent.turns for agent in agents), sum((agent.usage for agent in agents), Usage())
         status, problem = root.status, root.problem
     first = _first_records(directory / LEDGER)
-    asked = next((record.message.get("content") for record in first if record.type == "user"), "")
+    asked = next((_words(record.message.get("content")) for record in first if record.type == "user"), "")
     return SessionRecord(
         session=directory.name,
         started=first[0].timestamp if first else directory.stat().st_mtime,
@@ -139,7 +139,7 @@ def summary_of(directory: Path) -> SessionRecord:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         size=sum(map(_size, directory.rglob("*"))),
-        task=next(iter(str(asked).splitlines()), "")[:SHOWN_TASK],
+        task=next(iter(asked.splitlines()), "")[:SHOWN_TASK],
     )
 
 
@@ -213,6 +213,13 @@ def _with_parents(agent: AgentRecord, parent: str | None) -> Iterator[tuple[Agen
 
 def _sessions(parent: Path) -> list[Path]:
     return [path.parent for path in parent.glob(f"*/{LEDGER}")] if parent.is_dir() else []
+
+
+def _words(content: Any) -> str:
+    """What is said in the content of a message; pictures say nothing."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _size(path: Path) -> int:

@@ -73,6 +73,12 @@ async def test_sessions_are_listed_with_what_there_is_to_know(tmp_path):
     assert next(iter(list_sessions(tmp_path))).status == "interrupted"
 
 
+async def test_of_a_task_with_pictures_the_list_has_the_words(tmp_path):
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    async with session(tmp_path, system(), user([picture, {"type": "text", "text": "What is it?"}])):
+        assert [listed.task for listed in list_sessions(tmp_path)] == ["What is it?"]
+
+
 async def test_what_a_killed_harness_left_is_counted_from_its_ledgers(tmp_path):
     async with (
         session(tmp_path, system(), user("go"), assistant(), name="aa", status="running") as root,
