@@ -338,7 +338,8 @@ def completions_url(base_url: str) -> str:
     """Where to POST, below `base_url`. Raises UserError that says what is wrong with it."""
     try:
         url = httpx.URL(base_url)
-    except (httpx.InvalidURL, TypeError) as error:
+        url.host.encode("idna")  # as the look-up will, and there nobody expects that it cannot be done
+    except (httpx.InvalidURL, TypeError, UnicodeError) as error:
         raise UserError(f"{base_url!r} is not a URL: {error}") from None
     if url.scheme not in {"http", "https"} or not url.host:
         raise UserError(f"{base_url!r} is not an http:// or https:// URL")

@@ -55,6 +55,8 @@ async def open_tcp(address: str, *, scheme: str) -> SocketStream:
         raise TransportError(f"cannot connect to {scheme}://{address}: no answer in {CONNECT_TIMEOUT:.0f} s") from None
     except OSError as error:
         raise TransportError(f"cannot connect to {scheme}://{address}: {_reason(error)}") from error
+    except UnicodeError:  # of the encoding for names of hosts
+        raise TransportError(f"cannot connect to {scheme}://{address}: no host can have this name") from None
     sock = claim_socket(socket.socket(fileno=opened.socket.detach()))
     return _tuned(sock, f"{scheme}://{address}")
 
@@ -67,6 +69,8 @@ async def listen_tcp(address: str, *, scheme: str) -> AsyncIterator[SocketListen
         opened = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
     except OSError as error:
         raise TransportError(f"cannot listen on {scheme}://{address}: {_reason(error)}") from error
+    except UnicodeError:
+        raise TransportError(f"cannot listen on {scheme}://{address}: no host can have this name") from None
     with ExitStack() as stack:
         sockets = [
             stack.enter_context(claim_socket(socket.socket(fileno=listener.socket.detach()))) for listener in opened

@@ -286,7 +286,17 @@ async def test_cancelling_a_reply_closes_its_connection(model_server, script, ev
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://a/v1", "nonsense", "http://", "http://user:pw@a/v1", "http://a/v1?x=1", "http://a/#f", "http://a:port/"],
+    [
+        "ftp://a/v1",
+        "nonsense",
+        "http://",
+        "http://user:pw@a/v1",
+        "http://a/v1?x=1",
+        "http://a/#f",
+        "http://a:port/",
+        "http://a..b/v1",
+        f"http://{'a' * 64}.b/v1",
+    ],
 )
 def test_a_base_url_that_cannot_be_one_is_refused(url):
     with pytest.raises(UserError):

@@ -29,6 +29,17 @@ async def test_an_address_that_is_not_host_and_port_is_refused(address: str) -> 
             pass
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+async def test_a_name_that_no_host_can_have_is_refused(host: str) -> None:
+    transport, address = transport_for(f"tcp://{host}:1")
+    with pytest.raises(TransportError, match="no host can have this name"):
+        async with transport.connect(address):
+            pass
+    with pytest.raises(TransportError, match="no host can have this name"):
+        async with transport.listen(address):
+            pass
+
+
 async def test_nobody_listening_is_an_error_that_names_the_address_and_the_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
