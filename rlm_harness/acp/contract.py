@@ -20,7 +20,14 @@ KEY: Final = "ai.prime.rlm/runtime-v1"
 MOST_SHOWN: Final = 512 * 1024
 """Bytes of a tool's result that can be shown at most: so much is kept of each."""
 
-_OUR_HEADERS: Final = {"idempotency-key", "x-stainless-retry-count", "x-acp-model-request-id", "authorization"}
+_OUR_HEADERS: Final = {
+    "idempotency-key",
+    "x-stainless-retry-count",
+    "x-acp-model-request-id",
+    "authorization",
+    "content-length",
+    "transfer-encoding",
+}
 """Headers that the harness sets itself."""
 
 _UNSUPPORTED: Final = (
@@ -85,7 +92,7 @@ class Tcp(msgspec.Struct, frozen=True, kw_only=True):
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
     """See the fields' names; `execution_*` say where the workspace is, if it is not here."""
 
-    session_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+    session_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}\Z")]
     model: Text
     provider: Provider
     policy: Limits
@@ -178,12 +185,17 @@ def _across(contract: Contract) -> list[str]:
     for name, value in contract.provider.headers.items():
         if name.lower() in _OUR_HEADERS:
             faults.append(f"provider.headers.{name}: is set by the harness")
-        elif not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not (value.isascii() and value.isprintable()):
+        elif not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not _can_be_carried(value):
             faults.append(f"provider.headers.{name[:100]}: HTTP cannot carry it")
-    if not (contract.provider.api_key.isascii() and contract.provider.api_key.isprintable()):
+    if not _can_be_carried(contract.provider.api_key):
         faults.append("provider.api_key: HTTP cannot carry it")
     if "search" in contract.skills and not contract.search_api_key:
         faults.append("search_api_key: is missing, and the skill search needs it")
     if contract.execution_command is not None and contract.execution_tcp is not None:
         faults.append("execution_tcp: there is an execution_command, too; which is it?")
     return faults
+
+
+def _can_be_carried(value: str) -> bool:
+    """By a header of HTTP."""
+    return value.isascii() and value.isprintable() and value == value.strip()

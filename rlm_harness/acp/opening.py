@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -52,7 +53,10 @@ def take_order(contract: Contract, cwd: str, servers: Sequence[McpServer]) -> Or
     role = None
     if contract.system_prompt_path is not None:
         try:
-            with Path(cwd, contract.system_prompt_path).open(encoding="utf-8") as file:
+            path = Path(cwd, contract.system_prompt_path)
+            if not path.is_file():  # a pipe would be waited for, for ever
+                raise FileNotFoundError(errno.ENOENT, "there is no such file")
+            with path.open(encoding="utf-8") as file:
                 role = file.read(ROLE_LIMIT + 1)
             if len(role) > ROLE_LIMIT:
                 faults.append(f"system_prompt_path: the file is larger than {ROLE_LIMIT >> 20} MiB")
@@ -62,7 +66,7 @@ def take_order(contract: Contract, cwd: str, servers: Sequence[McpServer]) -> Or
         completions_url(contract.provider.base_url or DEFAULT_BASE_URL)
     except UserError as error:
         faults.append(f"provider.base_url: {error}")
-    if _is_here(contract) and not Path(contract.execution_cwd or cwd).is_dir():
+    if _is_here(contract) and not _is_directory(contract.execution_cwd or cwd):
         faults.append("execution_cwd: there is no such directory" if contract.execution_cwd else "cwd: is no directory")
     if faults:
         raise ContractError(faults)
@@ -133,6 +137,13 @@ def _task(order: Order, model: ChatModel, skills: SkillTable) -> Task:
             attempts=limits.max_compaction_attempts,
         ),
     )
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:  # it is too long, or behind what we may not look into
+        return False
 
 
 def _is_here(contract: Contract) -> bool:

@@ -248,7 +248,8 @@ def _parse(message: Message, kind: type[Params]) -> Params:
     try:
         return kind.model_validate_json(message.params)
     except pydantic.ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False)]
+        told = error.errors(include_input=False)
+        faults = [f"{'.'.join(map(str, fault['loc'])) or 'params'}: {fault['msg']}" for fault in told]
         raise _invalid(*faults) from None
 
 

@@ -52,6 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     import trio
 
     from rlm_harness.secrets import UserError, hide_process
+    from rlm_wire.errors import TransportError
 
     try:
         defaults = _defaults(options)
@@ -62,7 +63,10 @@ def _run(options: argparse.Namespace) -> int:
         from rlm_harness.acp.server import Server
     except ImportError as error:
         return complain(f"this needs the acp extra, pip install 'rlm-wire[acp]': {error}")
-    trio.run(Server(defaults).serve)
+    try:
+        trio.run(Server(defaults).serve)
+    except TransportError as error:
+        return complain(str(error))
     return 0
 
 

@@ -103,7 +103,14 @@ async def test_all_that_is_wrong_with_a_contract_is_told_by_path_without_its_sec
             ({"execution_cwd": str(workdir / "nowhere")}, "execution_cwd"),
             ({"provider": {"base_url": "ftp://x", "api_key": KEY}}, "provider.base_url"),
             ({"provider": {"base_url": None, "api_key": KEY, "headers": {"Idempotency-Key": "x"}}}, "provider.headers"),
+            ({"provider": {"base_url": None, "api_key": KEY, "headers": {"Content-Length": "3"}}}, "provider.headers"),
+            ({"provider": {"base_url": None, "api_key": KEY, "headers": {"X": " x"}}}, "provider.headers"),
+            ({"provider": {"base_url": f"http://{'a' * 64}.b/v1", "api_key": KEY}}, "provider.base_url"),
+            ({"session_id": "a\n"}, "session_id"),
+            ({"execution_cwd": "/" + "a" * 5000}, "execution_cwd"),
+            ({"system_prompt_path": "pipe"}, "system_prompt_path"),
         ]
+        os.mkfifo(workdir / "pipe")
         for changes, path in wrong:
             meta = {"ai.prime.rlm/runtime-v1": contract("http://127.0.0.1:1/v1", **changes)}
             error = await refused(client, "session/new", **params, _meta=meta)
@@ -144,6 +151,27 @@ async def test_a_workspace_that_cannot_be_had_is_told_and_may_be_there_the_next_
         command.write_text(f"#!/bin/sh\nexec {sys.executable} -m rlm_worker serve --stdio\n")
         command.chmod(0o700)
         assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
+
+
+async def test_a_worker_at_a_name_that_no_host_can_have_harms_no_other_session(
+    open_client, new_session, model_server, script
+):
+    model_server.answers = [script.says("Fine.")]
+    async with open_client() as client:
+        nowhere = {"host": "a" * 64, "port": 1, "token": "t" * 32}
+        session = await new_session(client, execution_tcp=nowhere)
+        with pytest.raises(Refused) as caught:
+            await client.prompt(session, "go")
+        assert caught.value.data["kind"] == "workspace_lost"
+        assert "no host can have this name" in caught.value.data["details"]
+        assert (await client.prompt(await new_session(client), "go"))["stopReason"] == "end_turn"
+
+
+async def test_standard_input_that_is_no_client_is_one_clear_line():
+    program = [sys.executable, "-m", "rlm_harness", "acp"]
+    done = await trio.run_process(program, stdin=subprocess.DEVNULL, check=False, capture_stderr=True)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"stdin is /dev/null or a file, not a client" in done.stderr
 
 
 async def test_a_client_that_does_not_read_cannot_keep_the_program(workdir, model_server, script, tmp_path):
