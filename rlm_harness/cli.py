@@ -66,7 +66,8 @@ Model, endpoint, workspace, limits, tools and skills are those that the session 
 must be given again.
 If the worker still has the workspace (rlm-worker serve --lease says how long), kernels, jobs and services are as they
 were; else they are gone, and the files as they were left. The model is told what is known, and what is not.
-Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 130 interrupted, 143 terminated.
+Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 3 the workspace was lost, 130 interrupted,
+143 terminated.
 """
 
 

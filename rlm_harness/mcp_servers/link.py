@@ -265,4 +265,6 @@ def _reason(error: BaseException) -> str:
         return f"it refused: {error.error.message}"
     if isinstance(error, OSError):
         return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
+    if isinstance(error, _STREAM_ENDED):  # it went before it had read what we say first
+        return "it has ended"
     return f"{type(error).__name__}: {error}" if isinstance(error, RuntimeError) else type(error).__name__

@@ -93,6 +93,12 @@ async def test_help_explains(words):
         assert b"examples:" in done.stdout
 
 
+@pytest.mark.parametrize("word", ["run", "resume"])
+async def test_help_tells_the_exit_code_of_a_lost_workspace(word):
+    done = await trio.run_process([sys.executable, "-m", "rlm_harness", word, "--help"], capture_stdout=True)
+    assert b", 3 the workspace was lost" in done.stdout
+
+
 async def test_the_task_may_hold_bytes_that_are_no_text(model_server, script, command, worker_url):
     model_server.answers = [script.says("ok")]
     words = [*command.arguments("--workspace", worker_url)[:-1], b"caf\xe9"]

@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import trio
 
 import rlm_wire
 from rlm_harness import AgentTools, Workspace
+from rlm_harness.mcp_servers import link
 from rlm_harness.mcp_servers.configuration import HttpServer, McpServer, StdioServer
 from rlm_harness.mcp_servers.servers import open_mcp_servers
 from rlm_harness.secrets import Secret, UserError
@@ -224,6 +226,11 @@ async def opened(*servers: McpServer) -> AsyncIterator[SkillTable]:
     table = SkillTable([])
     async with open_mcp_servers(servers, table):
         yield table
+
+
+def test_a_server_that_went_before_it_was_spoken_to_has_ended() -> None:
+    broken = ExceptionGroup("", [ExceptionGroup("", [anyio.BrokenResourceError()])])
+    assert link._reason(broken) == "it has ended"
 
 
 async def test_a_server_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, lasting: HttpProcess) -> None:
