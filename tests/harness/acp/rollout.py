@@ -1,6 +1,7 @@
 """Rollouts of the verifiers framework, run by its own interpreter; what became of them is printed as JSON. No test.
 
-`rollout.py BASE_URL HARNESS [steer]`: the model is at BASE_URL; HARNESS is the framework's configuration of it, JSON.
+`rollout.py BASE_URL HARNESS [WORDS]`: the model is at BASE_URL; HARNESS is the framework's configuration of it, JSON;
+WORDS are said while the agent works.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from verifiers.v1.harnesses.rlm.harness import RLMHarness
 from verifiers.v1.task import Task, TaskData
 from verifiers.v1.utils.decorators import reward
 
-base_url, chosen = sys.argv[1], json.loads(sys.argv[2])
+base_url, chosen, words = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
 RLMHarness.NEEDS_CONTAINER = False  # a rule of its own, for machines with containers
 
 
@@ -50,17 +51,18 @@ async def whole() -> dict:
     async with agent().interaction(Graded(TaskData(prompt="whole"))) as interaction:
         first = asyncio.create_task(interaction.turn())
         receipt = {}
-        if sys.argv[3:] == ["steer"]:
+        if words:
             while not interaction.trace.num_turns:  # noqa: ASYNC110  there is nothing else to wait for
                 await asyncio.sleep(0.02)
-            receipt = await interaction.steer("Make it blue.", message_id="m1")
+            receipt = await interaction.steer(words[0], message_id="m1")
         replies = [(await first).last_reply, (await interaction.turn("again")).last_reply]
     return told(interaction.trace) | {"receipt": receipt, "replies": replies}
 
 
 async def cancelled() -> dict:
-    """The time is up while a command runs."""
-    return told(await agent(timeout=TimeoutConfig(rollout=8)).run(Task(TaskData(prompt="cancelled"))))
+    """If something is said, the time is up while a command runs; else nothing is in a hurry."""
+    timeout = TimeoutConfig(rollout=8 if words else None)
+    return told(await agent(timeout=timeout).run(Task(TaskData(prompt="cancelled"))))
 
 
 async def failing() -> dict:

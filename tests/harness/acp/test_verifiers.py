@@ -21,8 +21,9 @@ STATE = "/tmp/vf-rlm-state"
 
 can_be_apart = subprocess.run(["unshare", "--mount", "--net", "true"], check=False, capture_output=True).returncode == 0
 CHILDREN = """\
-import time
-time.sleep(2)  # so long there is a turn to say something in
+import os, time
+while os.system("grep -qs '{words}' {state}/*/home/sessions/*/inbox.jsonl"):  # so long there is a turn to say it in
+    time.sleep(0.05)
 agents = [rlm.agent.spawn(task) for task in ("child one", "child two")]
 print([agent.result().answer for agent in agents])
 """
@@ -95,10 +96,12 @@ async def test_the_harness_may_stay_on_the_host_with_its_worker_alone_in_the_run
 
 @installed
 async def test_whole_rollouts(model_server, script, version, environment):
+    words = f"Make it blue, {version}."
+    code = CHILDREN.replace("{words}", words).replace("{state}", STATE)
     model_server.by_task = {
         "whole": [
             script.calls("bash", {"command": f"setsid sh -c '{DAEMON}' </dev/null >/dev/null 2>&1 &"}),
-            script.calls("ipython", {"code": CHILDREN}),
+            script.calls("ipython", {"code": code}),
             script.says("Bl", "ue."),
             script.says("Again."),
         ],
@@ -107,12 +110,12 @@ async def test_whole_rollouts(model_server, script, version, environment):
         "cancelled": [script.calls("bash", {"command": "sleep 600"})],
         "failing": [script.status(503, {"error": {"message": "busy"}}, Retry_After="600")] * 10,
     }
-    results = await roll_out(model_server, environment, {"id": "rlm", "version": version}, "steer")
+    results = await roll_out(model_server, environment, {"id": "rlm", "version": version}, words)
     whole = results["whole"]
     assert (whole["ok"], whole["errors"], whole["reward"]) == (True, [], 0.75), whole
     assert whole["replies"] == ["Blue.", "Again."]
     assert whole["receipt"]["outcome"] == "injected"
-    assert any("Make it blue." in str(request["messages"]) for request in model_server.requests)
+    assert any(words in str(request["messages"][-1]) for request in model_server.requests)
     assert whole["metrics"]["sub_rlm_num_calls"] == 2
     assert whole["edges"] == ["continuation"] * 3 + ["subagent_call"] * 2 + ["subagent_return"] * 2
     assert (results["cancelled"]["ok"], results["cancelled"]["reward"]) == (True, 0), results["cancelled"]
