@@ -22,6 +22,7 @@ from rlm_harness.events import AssistantReplied, Emit, Nudged, ToolFinished, Too
 from rlm_harness.ledger import records
 from rlm_harness.ledger.history import History
 from rlm_harness.ledger.writer import Ledger
+from rlm_harness.loss import WorkspaceAbandoned
 from rlm_harness.model.interface import Content, Message, Model, Reply, ToolCall
 from rlm_harness.pictures import Picture, pictures_message
 from rlm_harness.recovery import OpenPrompt, Recovered, recover
@@ -328,6 +329,6 @@ class Agent:
 
 def _reason(error: BaseException) -> Literal["cancelled", "workspace_lost", "error"]:
     """Why a prompt is rolled back."""
-    if isinstance(error, trio.Cancelled):
+    if isinstance(error, trio.Cancelled | WorkspaceAbandoned):
         return "cancelled"
     return "workspace_lost" if isinstance(error, SessionLost) else "error"

@@ -18,6 +18,8 @@ from rlm_wire.methods.ledger import ReplicateLedger
 _ALWAYS_OPEN: Final = {FollowEvents.method, ReplicateLedger.method}
 """Calls that carry what the harness follows, and no work of an agent's."""
 
+_GIVEN_UP: Final = "the connection was given up here"
+
 _FATES: Final[list[Fate]] = ["executed", "maybe_executed", "not_sent"]
 
 
@@ -41,9 +43,27 @@ class WorkspaceLost(SessionLost):
         self.calls = work
 
 
+class WorkspaceAbandoned(SessionLost):
+    """The workspace was given up here, as somebody wants to leave at once: that is no loss, but a cancellation."""
+
+    def __init__(self) -> None:
+        super().__init__("the workspace was given up here", fate="maybe_executed")
+
+
+def abandon(peer: rlm_wire.Peer) -> None:
+    """Give the worker behind `peer` up, and with it every open call."""
+    peer.lose(SessionLost(_GIVEN_UP))
+
+
 def loss_of(peer: rlm_wire.Peer) -> WorkspaceLost | None:
-    """What became of the worker behind `peer`, if it was lost."""
-    return None if peer.loss is None else WorkspaceLost(peer.loss.reason, peer.loss.calls)
+    """What became of the worker behind `peer`, if it was lost, and not given up."""
+    if peer.loss is None or peer.loss.reason == _GIVEN_UP:
+        return None
+    return WorkspaceLost(peer.loss.reason, peer.loss.calls)
+
+
+def _end_of(peer: rlm_wire.Peer) -> SessionLost | None:
+    return WorkspaceAbandoned() if peer.loss is not None and peer.loss.reason == _GIVEN_UP else loss_of(peer)
 
 
 @asynccontextmanager
@@ -51,7 +71,7 @@ async def held(peer: rlm_wire.Peer) -> AsyncIterator[None]:
     """While the body runs: as soon as the worker behind `peer` is lost, cancel the body and raise WorkspaceLost.
 
     A body that waits for something else, a model say, would else find out only with its next call. A body that then
-    raises SessionLost itself raises WorkspaceLost, too.
+    raises SessionLost itself raises WorkspaceLost, too. WorkspaceAbandoned instead if it was given up here.
     """
     complete = False
     try:
@@ -62,9 +82,9 @@ async def held(peer: rlm_wire.Peer) -> AsyncIterator[None]:
                 complete = True  # and what it has done stands, whatever is lost in this moment
                 nursery.cancel_scope.cancel("the body has ended")
     except SessionLost as error:
-        raise loss_of(peer) or error from None
+        raise _end_of(peer) or error from None
     if not complete:
-        raise loss_of(peer) or SessionLost("the session was closed")
+        raise _end_of(peer) or SessionLost("the session was closed")
 
 
 async def _cancel_when_closed(peer: rlm_wire.Peer, scope: trio.CancelScope) -> None:

@@ -18,7 +18,7 @@ import trio
 import rlm_wire
 from rlm_harness.background import AgentJobs, AgentServices, AgentWatches
 from rlm_harness.callbacks import CellScopes, HarnessService
-from rlm_harness.loss import WorkspaceLost, held, loss_of
+from rlm_harness.loss import WorkspaceLost, abandon, held, loss_of
 from rlm_harness.replication import LedgerSource, Replication
 from rlm_harness.secrets import Secret
 from rlm_wire.broker.groups import one_error
@@ -214,7 +214,7 @@ class Workspace:
 
         They fail with SessionLost; the worker ends what it runs when it notices.
         """
-        self.peer.lose(SessionLost("the connection was given up here"))
+        abandon(self.peer)
 
     def events(self, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """What happens in the background, in order: `async with workspace.events() as events`, then iterate.

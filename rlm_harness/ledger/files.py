@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import threading
 import time
 from pathlib import Path
@@ -58,9 +59,23 @@ def _lock(descriptor: int, directory: Path) -> None:
         pause.wait(0.01)
 
 
+def read(path: Path, size: int = -1) -> bytes:
+    """The file's first `size` bytes, or all. Raises OSError, also for a pipe, whose reader would wait for ever."""
+    with open(_open_file(path), "rb") as file:
+        return file.read(size)
+
+
+def _open_file(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return descriptor
+
+
 def is_in_use(directory: Path) -> bool:
     """Whether somebody writes the ledger in `directory` at this moment. Raises OSError."""
-    descriptor = os.open(directory / LEDGER, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = _open_file(directory / LEDGER)
     try:
         return not _try_lock(descriptor, fcntl.LOCK_SH)
     finally:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias, get_args
 
 import msgspec
 
-from rlm_harness.ledger.files import LEDGER
+from rlm_harness.ledger.files import LEDGER, read
 from rlm_harness.ledger.records import Record
 from rlm_harness.model.interface import Message
 
@@ -93,7 +93,7 @@ class _Shape(msgspec.Struct):
 def read_history(directory: Path) -> History:
     """The ledger in `directory`, up to its last complete record. Raises OSError or LedgerDamaged."""
     path = directory / LEDGER
-    data = path.read_bytes()
+    data = read(path)
     *lines, rest = data.split(b"\n")
     reading = _Reading()
     for number, line in enumerate(lines, 1):

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from rlm_harness.events import Usage
-from rlm_harness.ledger.files import LEDGER, META, is_in_use
+from rlm_harness.ledger.files import LEDGER, META, is_in_use, read
 from rlm_harness.ledger.history import History, LedgerDamaged, Timestamp, read_history
 from rlm_harness.recovery import spent
 from rlm_harness.secrets import UserError
@@ -253,7 +253,7 @@ def _status(meta: Meta, history: History | None) -> str:
 
 def _read_meta(directory: Path) -> Meta:
     try:
-        return msgspec.json.decode((directory / META).read_bytes(), type=Meta)
+        return msgspec.json.decode(read(directory / META), type=Meta)
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return Meta()
 
@@ -267,8 +267,7 @@ class _First(msgspec.Struct):
 def _first_records(path: Path) -> list[_First]:
     """The records that stand wholly in the first HEAD bytes, up to one that makes no sense."""
     try:
-        with path.open("rb") as file:
-            return list(_decoded(file.read(HEAD).split(b"\n")[:-1]))
+        return list(_decoded(read(path, HEAD).split(b"\n")[:-1]))
     except OSError:
         return []
 

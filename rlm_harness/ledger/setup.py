@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rlm_harness.ledger.files import replace
+from rlm_harness.ledger.files import read, replace
 
 SETUP: Final = "setup.json"
 
@@ -49,7 +49,7 @@ def write_setup(directory: Path, setup: Setup) -> None:
 def read_setup(directory: Path) -> Setup | None:
     """None if there is none that makes sense. Blocking. Raises OSError."""
     try:
-        return msgspec.json.decode((directory / SETUP).read_bytes(), type=Setup)
+        return msgspec.json.decode(read(directory / SETUP), type=Setup)
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -18,6 +18,7 @@ from rlm_harness.agent import Agent, Outcome
 from rlm_harness.events import AgentChanged, AgentSpawned
 from rlm_harness.ledger.history import History
 from rlm_harness.ledger.writer import Ledger, LedgerError, create_ledger, reopen_ledger
+from rlm_harness.loss import WorkspaceAbandoned
 from rlm_harness.model.interface import ModelError
 from rlm_harness.secrets import UserError
 from rlm_harness.supervisor.restoring import notice
@@ -52,6 +53,8 @@ async def live(supervisor: Supervisor, node: Node) -> None:
             await supervisor.places.take(node.id, node.depth, node.parent.id)
             await _work(supervisor, node)
             status = "completed"
+    except WorkspaceAbandoned:  # by whoever leaves at once
+        pass
     except (ModelError, LedgerError, UserError, CallError, SessionLost) as error:
         status, node.error = "failed", str(error)
     except Exception as error:

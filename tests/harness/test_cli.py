@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from rlm_harness.demo.processes import leftovers
+from rlm_harness.ledger.history import read_history
 
 STUBBORN = """\
 import signal, time
@@ -259,6 +260,9 @@ async def test_sigterm_ends_everything(model_server, script, command, start):
     program.process.send_signal(signal.SIGTERM)
     assert await program.end() == 143
     assert nothing_left(command) == []
+    ledger = Path(program.events[0]["ledger"])
+    (rollback,) = [event for event in read_history(ledger.parent).events if event["type"] == "prompt_rollback"]
+    assert rollback["reason"] == "cancelled"  # and not that a workspace was lost, which nobody gave up
 
 
 async def test_a_reader_that_leaves_ends_the_session(model_server, script, command, start):

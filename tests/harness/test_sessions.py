@@ -56,6 +56,17 @@ async def session(parent, *written, name=None, **meta):
         yield ledger
 
 
+async def test_a_pipe_for_a_ledger_keeps_nobody_waiting(tmp_path):
+    async with session(tmp_path, system(), user("Work."), DONE, name="good"):
+        pass
+    for file in ("messages.jsonl", "meta.json"):
+        (tmp_path / file).mkdir()
+        os.mkfifo(tmp_path / file / file)
+    with trio.fail_after(30):
+        listed = await trio.to_thread.run_sync(list_sessions, tmp_path, abandon_on_cancel=True)
+    assert "good" in [one.session for one in listed]
+
+
 async def test_sessions_are_listed_with_what_there_is_to_know(tmp_path):
     usage = {"prompt_tokens": 100, "completion_tokens": 20}
     told = {"model": "m", "turns": 3, "usage": usage}
