@@ -17,6 +17,9 @@ from rlm_wire.methods.watches import WatchInfo
 MESSAGE_LIMIT: Final = 65_536
 """Bytes of one message between agents, as JSON."""
 
+NAME_LIMIT: Final = 200
+"""Characters of an agent's name."""
+
 WAIT_LIMIT: Final = 300.0
 """Seconds that one wait takes at most; wait again for more."""
 
@@ -94,7 +97,7 @@ class SpawnAgent(Request[AgentHandle], tag="agents.spawn"):
     """
 
     task: Text
-    name: Text | None = None
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LIMIT)] | None = None
     persistent: bool = False
 
 

@@ -179,7 +179,8 @@ async def test_names_are_for_good_and_handles_reach_direct_children_only(opened:
         "attempt(lambda: rlm.agent.get('it').id == rlm.agent.get(first.id).id)\n"
         "[below] = [a for a in rlm.agent.list(recursive=True) if a.depth == 2]\n"
         "attempt(lambda: rlm.agent.get(below.id))\n"
-        "attempt(lambda: [a.name for a in rlm.agent.list()])"
+        "attempt(lambda: [a.name for a in rlm.agent.list()])\n"
+        "attempt(lambda: rlm.agent.spawn('child go', name='x' * 201))"
     )
     model = Actors(
         root=[cell(attempts), says("root")],
@@ -193,6 +194,7 @@ async def test_names_are_for_good_and_handles_reach_direct_children_only(opened:
     assert "is already used" in lines[1]
     assert lines[2].startswith("invalid_argument: ")
     assert "$.task" in lines[2]
+    assert "$.name" in lines[-1]
     assert lines[3] == "not_found: agent is not a direct child of the caller"
     assert lines[4] == "failed_precondition: root agent has no parent"
     assert lines[5] == "failed_precondition: agent is no longer active"
