@@ -5,6 +5,7 @@ Each message is *admitted* in the order in which they come, at once; what then t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +26,9 @@ NOT_FOUND: Final = -32002
 
 REQUESTS_LIMIT: Final = 256
 """Requests that have no answer yet: more is a client that has lost its way."""
+
+LAST_GRACE: Final = 0.3
+"""Seconds that a client which leaves gets to take what is being sent: it waits 2 s for us to end."""
 
 RequestId: TypeAlias = int | str
 
@@ -91,7 +95,7 @@ class Connection:
         self._admit = admit
         self._sending = trio.Lock()
         self._writing: trio.CancelScope | None = None
-        self._abandoned = False
+        self._until = math.inf
         self._under_way = 0
 
     async def run(self) -> None:
@@ -116,17 +120,18 @@ class Connection:
                     else:
                         if message is not None:
                             await self._take(message, nursery)
+                self.abandon(LAST_GRACE)
                 nursery.cancel_scope.cancel()
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification. Waits while the client does not read. Raises ClientLost."""
         await self._send({"jsonrpc": "2.0", "method": method, "params": params})
 
-    def abandon(self) -> None:
-        """Send nothing any more: whoever does, or is about to, gets ClientLost."""
-        self._abandoned = True
+    def abandon(self, grace: float = 0.0) -> None:
+        """Send nothing any more in `grace` seconds: whoever does then, or is about to, gets ClientLost."""
+        self._until = min(self._until, trio.current_time() + grace)
         if self._writing is not None:
-            self._writing.cancel()
+            self._writing.deadline = self._until
 
     async def _next(self, lines: Lines) -> bytes | None:
         try:
@@ -166,9 +171,10 @@ class Connection:
     async def _send(self, message: dict[str, Any]) -> None:
         line = msgspec.json.encode(message) + b"\n"
         async with self._sending:
-            if self._abandoned:
+            if trio.current_time() >= self._until:
                 raise ClientLost("nothing is sent any more")
-            with trio.CancelScope(shield=True) as self._writing:  # half a line would spoil all that come behind it
+            # half a line would spoil all that come behind it
+            with trio.CancelScope(shield=True, deadline=self._until) as self._writing:
                 try:
                     await self._stream.send([line])
                 except TransportError as error:

@@ -33,6 +33,7 @@ from rlm_harness.acp.contract import Contract, ContractError
 from rlm_harness.acp.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
+    LAST_GRACE,
     METHOD_NOT_FOUND,
     NOT_FOUND,
     Answer,
@@ -58,9 +59,6 @@ SESSIONS_LIMIT: Final = 64
 
 CLOSED_LIMIT: Final = 1000
 """Closed sessions that are remembered, for those who close them again."""
-
-END_GRACE: Final = 0.3
-"""Seconds that sessions get to close in order when the client has left: it waits 2 s for us to end."""
 
 Params = TypeVar("Params", bound=pydantic.BaseModel)
 Own = TypeVar("Own", bound=msgspec.Struct)
@@ -108,17 +106,24 @@ class Server:
                 async with trio.open_nursery() as self._nursery:
                     try:
                         with trio.CancelScope() as serving:
-                            await self._nursery.start(_end_at_signal, serving)
+                            await self._nursery.start(self._end_at_signal, serving)
                             await self._connection.run()
                     except ClientLost:
                         pass  # as if it had left in order
                     await self._end()
                     self._nursery.cancel_scope.cancel()
 
+    async def _end_at_signal(self, serving: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                self._connection.abandon(LAST_GRACE)  # serving may be within a message that nobody reads
+                serving.cancel()
+
     async def _end(self) -> None:
-        """Close all sessions: in order, if that takes no longer than END_GRACE, else at once."""
+        """Close all sessions: in order, if that takes no longer than LAST_GRACE, else at once."""
         sessions = list(self._sessions.values())
-        with trio.move_on_after(END_GRACE):
+        with trio.move_on_after(LAST_GRACE):
             async with trio.open_nursery() as nursery:
                 for session in sessions:
                     nursery.start_soon(session.close())
@@ -280,10 +285,3 @@ async def _same(result: dict[str, Any]) -> dict[str, Any]:
 
 async def _nothing() -> dict[str, Any]:
     return {}
-
-
-async def _end_at_signal(serving: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for _ in signals:
-            serving.cancel()

@@ -210,6 +210,28 @@ async def test_a_client_that_does_not_read_cannot_keep_the_program(workdir, mode
             await process.stdout.aclose()
 
 
+async def test_errors_that_nobody_reads_do_not_keep_the_program_when_it_is_to_end():
+    program = [sys.executable, "-m", "rlm_harness", "acp"]
+    process = await trio.lowlevel.open_process(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        with trio.CancelScope() as asking:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(process.stdin.send_all, b"garbage\n" * 100_000)  # until neither side can write
+                while waiting(process.stdout.fileno()) < 32 * 1024:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                asking.cancel()
+        process.terminate()
+        with trio.fail_after(20):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            await process.stdin.aclose()
+            await process.stdout.aclose()
+
+
 @pytest.mark.parametrize("how", ["SIGTERM", "end of input"])
 async def test_the_program_ends_at_once_with_all_it_runs(open_client, new_session, model_server, script, how):
     model_server.answers = [script.calls("bash", {"command": "echo pids $$ $PPID; sleep 600"})]
