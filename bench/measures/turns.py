@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -66,7 +67,7 @@ async def _session(directory: Path, turns: int) -> tuple[list[float], int, float
     """Seconds of each turn, bytes of the ledger, and seconds to read it."""
     model = _Instant(turns)
     async with create_ledger(directory) as ledger:
-        tools: Any = None  # none is ever run
+        tools: Any = _NoTools()
         surroundings = Surroundings("/w", "linux", "3.11")
         await Agent(model, tools, ledger, _ignore, surroundings=surroundings).prompt("go")
         start = perf_counter()
@@ -88,6 +89,12 @@ async def _baseline(directory: Path, size: int, turns: int) -> float:
     finally:
         os.close(descriptor)
     return median(times)
+
+
+class _NoTools:
+    """None is ever run."""
+
+    held = nullcontext
 
 
 async def _ignore(event: Event) -> None:
