@@ -26,9 +26,11 @@ from rlm_harness.commands.output import complain
 from rlm_wire import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from rlm_harness.display import JsonDisplay, TerminalDisplay
+    from rlm_harness.opening import Task
     from rlm_harness.secrets import Secret
     from rlm_harness.skills.table import SkillTable
 
@@ -222,15 +224,10 @@ def _converse(
 ) -> int:
     import trio
 
-    from rlm_harness.compaction import CompactionPolicy
-    from rlm_harness.decisions import ToolPolicy
     from rlm_harness.events import Event, SessionEnded, SessionStarted
     from rlm_harness.model.chat import open_chat_model
-    from rlm_harness.opening import Task
     from rlm_harness.secrets import UserError
     from rlm_harness.session import WORKSPACE_LOST, Interrupts, exit_code, run_task
-    from rlm_harness.supervisor.policy import Policy
-    from rlm_harness.tools import TOOLS
     from rlm_wire.broker.groups import one_error
     from rlm_wire.errors import SessionLost, WireError
 
@@ -247,29 +244,7 @@ def _converse(
     async def work() -> SessionEnded:
         chat = open_chat_model(options.model, base_url, key, several_tools=options.parallel_tools)
         async with chat as model, skills as table:
-            task = Task(
-                # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
-                text=os.fsencode(options.task).decode("utf-8", "replace"),
-                url=options.workspace,
-                cwd=options.cwd,
-                policy=Policy(
-                    max_depth=options.max_depth,
-                    max_subagents=options.max_agents,
-                    max_model_calls=options.concurrency,
-                    max_turns=options.max_turns,
-                    max_tokens=options.max_tokens,
-                    skills=table.skills(),
-                    allow_git=options.allow_git,
-                ),
-                tool_policy=ToolPolicy(
-                    TOOLS if options.tools is None else options.tools,
-                    several=options.parallel_tools,
-                    pictures=options.pictures,
-                ),
-                compaction=CompactionPolicy(options.summarize_at_tokens, model.context_window),
-                session=options.directory,
-                endpoint=base_url,
-            )
+            task = _task(options, base_url, model.context_window, table)
             with one_error():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(display.keep_fresh)
@@ -289,6 +264,41 @@ def _converse(
     elif ended.message:
         complain(ended.message)
     return exit_code(ended, interrupts)
+
+
+def _task(
+    options: argparse.Namespace, base_url: str, window: Callable[[], Awaitable[int | None]], table: SkillTable
+) -> Task:
+    """What the command line asks for. `window` tells how long a conversation the model takes."""
+    from rlm_harness.compaction import CompactionPolicy
+    from rlm_harness.decisions import ToolPolicy
+    from rlm_harness.opening import Task
+    from rlm_harness.supervisor.policy import Policy
+    from rlm_harness.tools import TOOLS
+
+    return Task(
+        # Bytes of the command line that are no UTF-8 could be neither recorded nor sent.
+        text=os.fsencode(options.task).decode("utf-8", "replace"),
+        url=options.workspace,
+        cwd=options.cwd,
+        policy=Policy(
+            max_depth=options.max_depth,
+            max_subagents=options.max_agents,
+            max_model_calls=options.concurrency,
+            max_turns=options.max_turns,
+            max_tokens=options.max_tokens,
+            skills=table.skills(),
+            allow_git=options.allow_git,
+        ),
+        tool_policy=ToolPolicy(
+            TOOLS if options.tools is None else options.tools,
+            several=options.parallel_tools,
+            pictures=options.pictures,
+        ),
+        compaction=CompactionPolicy(options.summarize_at_tokens, window),
+        session=options.directory,
+        endpoint=base_url,
+    )
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -174,6 +174,15 @@ async def test_standard_input_that_is_no_client_is_one_clear_line():
     assert b"stdin is /dev/null or a file, not a client" in done.stderr
 
 
+async def end(process):
+    if process.returncode is None:
+        process.kill()
+    with trio.CancelScope(shield=True):
+        await process.wait()
+        await process.stdin.aclose()
+        await process.stdout.aclose()
+
+
 async def test_a_client_that_does_not_read_cannot_keep_the_program(workdir, model_server, script, tmp_path):
     answer = script.says("x")
     answer.data = answer.data.partition(b"0\r\n\r\n")[0]
@@ -202,12 +211,7 @@ async def test_a_client_that_does_not_read_cannot_keep_the_program(workdir, mode
         with trio.fail_after(20):
             assert await process.wait() == 0
     finally:
-        if process.returncode is None:
-            process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            await process.stdin.aclose()
-            await process.stdout.aclose()
+        await end(process)
 
 
 async def test_errors_that_nobody_reads_do_not_keep_the_program_when_it_is_to_end():
@@ -224,12 +228,7 @@ async def test_errors_that_nobody_reads_do_not_keep_the_program_when_it_is_to_en
         with trio.fail_after(20):
             assert await process.wait() == 0
     finally:
-        if process.returncode is None:
-            process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            await process.stdin.aclose()
-            await process.stdout.aclose()
+        await end(process)
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "end of input"])
