@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from rlm_harness.display import printable
 from rlm_harness.events import Usage
+from rlm_harness.ledger.files import LEDGER
+from rlm_harness.ledger.history import Gap
 from rlm_harness.ledger.sessions import AgentRecord, SessionRecord
 
 SHOWN_LINES: Final = 24
@@ -67,6 +69,7 @@ def _in_tree(agent: AgentRecord) -> str:
     usage = agent.usage
     figures = [
         agent.status,
+        *(["damaged"] if agent.problem else []),
         f"{agent.turns} turn{'s' * (agent.turns != 1)}",
         _tokens(usage),
         _duration(ended - started),
@@ -81,23 +84,42 @@ def _name(agent: AgentRecord) -> str:
 
 
 def _records(agent: AgentRecord, *, full: bool) -> Iterator[str]:
-    if agent.history is None:
+    readable = agent.readable
+    gaps = agent.remains.gaps if agent.remains is not None else []
+    if not gaps and (agent.problem or readable is None):
         yield f"! {printable(agent.problem)}\n" if agent.problem else "(it has not begun)\n"
+    if readable is None:
         return
-    start = agent.times[0]
-    for event in agent.history.events:
+    start, shown = agent.times[0], 0
+    for gap in gaps:
+        yield from _events(readable.events[shown : gap.place], start, full=full)
+        yield f"! {_gap(agent, gap)}\n"
+        shown = gap.place
+    yield from _events(readable.events[shown:], start, full=full)
+    if readable.torn and agent.status != "running":
+        yield f"! {readable.torn} bytes of an unfinished record at the end, which its writer was killed over\n"
+
+
+def _events(events: Iterable[dict[str, Any]], start: float, *, full: bool) -> Iterator[str]:
+    for event in events:
         if text := render_record(event, full=full):
             head, _, body = text.partition("\n")
             yield f"[{_duration(event.get('timestamp', start) - start)}] {printable(head)}\n"
             if body:
                 yield f"{printable(body)}\n"
-    if agent.history.torn and agent.status != "running":
-        yield f"! {agent.history.torn} bytes of an unfinished record at the end, which its writer was killed over\n"
+
+
+def _gap(agent: AgentRecord, gap: Gap) -> str:
+    """Where lines are left out, and why, in one line."""
+    path, problem = agent.directory / LEDGER, " ".join(gap.problem.split())
+    if gap.first == gap.last:
+        return printable(f"line {gap.first} of {path} is damaged: {problem}; it is left out here")
+    return printable(f"lines {gap.first} to {gap.last} of {path} are damaged: {problem}; they are left out here")
 
 
 def render_record(event: dict[str, Any], *, full: bool) -> str:
     """One record: a line that says what it is, and its text below. Empty if a reader would learn nothing from it."""
-    message = event.get("message", {})
+    message = event.get("message") or {}
     text = _text(message)
     kind = event["type"]
     match kind:
@@ -115,7 +137,7 @@ def render_record(event: dict[str, Any], *, full: bool) -> str:
         case "compaction":
             return f"compaction ({event.get('reason')}): window {event.get('window')}\n{_cut(event['summary'], full)}"
         case "context_window":
-            return f"window {event['window']} ({event.get('reason')})" if event.get("reason") != "start" else ""
+            return f"window {event.get('window')} ({event.get('reason')})" if event.get("reason") != "start" else ""
         case "prompt_rollback":
             return f"rolled back: {event.get('reason')} after {event.get('attempted_turns')} turns"
         case "sub_spawn":

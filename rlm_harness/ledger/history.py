@@ -48,6 +48,30 @@ class History(msgspec.Struct, frozen=True):
         return [event for event in self.events if event["type"] in types]
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """Lines of a ledger, one behind the other, that cannot be read: the first and last, counted from 1.
+
+    `problem` is what is wrong with the first. `place` says how many records were read before them.
+    """
+
+    first: int
+    last: int
+    problem: str
+    place: int
+
+
+class Remains(msgspec.Struct, frozen=True):
+    """What can be read of a damaged ledger: to be looked at, as nothing can be built on it. `gaps` are left out.
+
+    There are no gaps where each record can be read, but not all are there. See `History` for the rest.
+    """
+
+    events: list[dict[str, Any]]
+    gaps: list[Gap]
+    size: int
+    torn: int
+
+
 _KNOWN: Final = {kind.__struct_config__.tag: kind for kind in get_args(Record)}
 
 Timestamp: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=16_725_225_600)]
@@ -99,9 +123,41 @@ def read_history(directory: Path) -> History:
     for number, line in enumerate(lines, 1):
         try:
             reading.take(line)
-        except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
+        except _UNREADABLE as error:
             raise LedgerDamaged(f"line {number} of {path} is damaged: {error}") from None
     return History(reading.events, reading.messages, reading.windows(), len(data) - len(rest), len(rest))
+
+
+def read_remains(directory: Path) -> Remains:
+    """What can be read of the ledger in `directory`, each line for itself. Raises OSError."""
+    data = read(directory / LEDGER)
+    *lines, rest = data.split(b"\n")
+    events: list[dict[str, Any]] = []
+    gaps: list[Gap] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            events.append(_record(line, msgspec.json.decode(line, type=_Head)))
+        except _UNREADABLE as error:
+            if gaps and gaps[-1].last == number - 1:
+                gaps[-1] = msgspec.structs.replace(gaps[-1], last=number)
+            else:
+                gaps.append(Gap(number, number, str(error), len(events)))
+    return Remains(events, gaps, len(data) - len(rest), len(rest))
+
+
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError, ValueError)
+
+
+def _record(line: bytes, head: _Head) -> dict[str, Any]:
+    """The record in `line` if it has the shape that its readers rely on. Raises one of _UNREADABLE."""
+    if head.message is not None:
+        shape = msgspec.convert(head.message, _Shape)
+        if shape.role == "tool" and shape.tool_call_id is None:
+            raise ValueError("a tool's result does not say of which call")
+    if (kind := _KNOWN.get(head.type)) is not None:  # others are from a later version
+        msgspec.json.decode(line, type=kind)
+    record: dict[str, Any] = msgspec.json.decode(line)
+    return record
 
 
 class _Reading:
@@ -113,7 +169,7 @@ class _Reading:
         self._windows: list[tuple[str, list[int]]] = []
 
     def take(self, line: bytes) -> None:
-        """Raises msgspec.DecodeError, or ValueError that says which invariant does not hold."""
+        """Raises one of _UNREADABLE, for instance ValueError that says which invariant does not hold."""
         head = msgspec.json.decode(line, type=_Head)
         if head.type == "context_window":
             self._open_window(head)
@@ -121,9 +177,7 @@ class _Reading:
             self._add_message(head, head.message)
         elif head.message_index is not None:
             raise ValueError("a record without a message has the index of one")
-        if (kind := _KNOWN.get(head.type)) is not None:  # others are from a later version
-            msgspec.json.decode(line, type=kind)
-        self.events.append(msgspec.json.decode(line))
+        self.events.append(_record(line, head))
 
     def _open_window(self, head: _Head) -> None:
         if head.window != len(self._windows):
@@ -139,9 +193,6 @@ class _Reading:
             if not self._windows or head.window != len(self._windows) - 1:
                 raise ValueError(f"window {head.window} is not open")
             self._windows[-1][1].append(len(self.messages))
-        shape = msgspec.convert(message, _Shape)
-        if shape.role == "tool" and shape.tool_call_id is None:
-            raise ValueError("a tool's result does not say of which call")
         self.messages.append(message)
 
     def windows(self) -> list[Window]:

@@ -11,7 +11,7 @@ import msgspec
 
 from rlm_harness.events import Usage
 from rlm_harness.ledger.files import LEDGER, META, is_in_use, read
-from rlm_harness.ledger.history import History, LedgerDamaged, Timestamp, read_history
+from rlm_harness.ledger.history import History, LedgerDamaged, Remains, Timestamp, read_history, read_remains
 from rlm_harness.recovery import spent
 from rlm_harness.secrets import UserError
 
@@ -41,7 +41,8 @@ class Meta(msgspec.Struct, frozen=True):
 class AgentRecord(msgspec.Struct, frozen=True):
     """One agent of a session. Sizes are in bytes, times in seconds.
 
-    `problem` says why its `history` is not there; without one it has not begun. `status` is how its last prompt ended,
+    `problem` says why its `history` is not there; without one it has not begun. `remains` are those of a damaged one.
+    `status` is how its last prompt ended,
     `running`, `not begun`, or `interrupted`: its harness ended without an end of the prompt.
     """
 
@@ -52,29 +53,49 @@ class AgentRecord(msgspec.Struct, frozen=True):
     meta: Meta
     status: str
     history: History | None
+    remains: Remains | None
     problem: str
     children: list[AgentRecord]
 
     @property
+    def readable(self) -> History | Remains | None:
+        """What there is to be looked at."""
+        return self.history or self.remains
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All its records that can be read."""
+        return self.readable.events if self.readable is not None else []
+
+    @property
     def usage(self) -> Usage:
         """Tokens of this agent alone."""
-        return spent(self.history.events) if self.history is not None else self.meta.usage or Usage()
+        if self.history is None and self.meta.usage is not None:
+            return self.meta.usage
+        return spent(self.events)
 
     @property
     def turns(self) -> int:
         """Replies of its model."""
-        return len(self.history.of("assistant")) if self.history is not None else self.meta.turns or 0
+        if self.history is None and self.meta.turns is not None:
+            return self.meta.turns
+        return sum(event["type"] == "assistant" for event in self.events)
 
     @property
     def times(self) -> tuple[float, float]:
         """Of its first and last record, Unix time."""
-        events = self.history.events if self.history is not None else []
+        events = self.events
         return (events[0].get("timestamp", 0.0), events[-1].get("timestamp", 0.0)) if events else (0.0, 0.0)
+
+    @property
+    def torn(self) -> int:
+        """Bytes of an unfinished record at the end."""
+        return self.readable.torn if self.readable is not None else 0
 
     @property
     def size(self) -> int:
         """Bytes of its ledger."""
-        return self.history.size + self.history.torn if self.history is not None else 0
+        return self.readable.size + self.readable.torn if self.readable is not None else 0
 
     def descendants(self) -> Iterator[AgentRecord]:
         """This agent and all below it, each behind its parent."""
@@ -148,16 +169,19 @@ def load_agents(directory: Path, depth: int = 0, name: str | None = None) -> Age
 
     What cannot be read says so in its `problem`. `name` is what its parent called it.
     """
-    meta, history, problem = _read_meta(directory), None, ""
+    meta, history, remains, problem = _read_meta(directory), None, None, ""
     try:
-        history = read_history(directory)
+        try:
+            history = read_history(directory)
+        except LedgerDamaged as error:
+            problem, remains = str(error), read_remains(directory)
     except FileNotFoundError:
         pass
     except OSError as error:
         problem = f"cannot read {directory / LEDGER}: {error.strerror}"
-    except LedgerDamaged as error:
-        problem = str(error)
-    names = {event["child"]: event.get("name") for event in history.of("sub_spawn")} if history is not None else {}
+    readable = history or remains
+    events = readable.events if readable is not None else None
+    names = {event["child"]: event.get("name") for event in events or () if event["type"] == "sub_spawn"}
     order = {child: place for place, child in enumerate(names)}
     children = sorted(
         (path for path in directory.glob(CHILDREN) if path.is_dir()),
@@ -169,8 +193,9 @@ def load_agents(directory: Path, depth: int = 0, name: str | None = None) -> Age
         directory=directory,
         depth=depth,
         meta=meta,
-        status="running" if _may_run(directory) else _status(meta, history),
+        status="running" if _may_run(directory) else _status(meta, events),
         history=history,
+        remains=remains,
         problem=problem,
         children=[load_agents(child, depth + 1, names.get(child.name)) for child in children],
     )
@@ -197,8 +222,9 @@ def as_json(root: AgentRecord) -> dict[str, Any]:
                 "size": agent.size,
                 "ledger": str(agent.directory / LEDGER),
                 "problem": agent.problem,
-                "torn": agent.history.torn if agent.history is not None else 0,
-                "records": agent.history.events if agent.history is not None else [],
+                "gaps": agent.remains.gaps if agent.remains is not None else [],
+                "torn": agent.torn,
+                "records": agent.events,
             }
             for agent, parent in _with_parents(root, None)
         ],
@@ -237,12 +263,12 @@ def _may_run(directory: Path) -> bool:
         return False
 
 
-def _status(meta: Meta, history: History | None) -> str:
+def _status(meta: Meta, events: list[dict[str, Any]] | None) -> str:
     if meta.status not in ("", "running"):
         return meta.status
-    if history is None:
+    if events is None:
         return "not begun"
-    for record in reversed(history.events):
+    for record in reversed(events):
         match record["type"]:
             case "done":
                 return str(record.get("stop"))
@@ -265,7 +291,7 @@ class _First(msgspec.Struct):
 
 
 def _first_records(path: Path) -> list[_First]:
-    """The records that stand wholly in the first HEAD bytes, up to one that makes no sense."""
+    """The records that stand wholly in the first HEAD bytes, but for those that make no sense."""
     try:
         return list(_decoded(read(path, HEAD).split(b"\n")[:-1]))
     except OSError:
@@ -277,4 +303,4 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[_First]:
         try:
             yield msgspec.json.decode(line, type=_First)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return
+            continue

@@ -306,6 +306,30 @@ async def test_a_damaged_session_is_listed_and_says_where_it_is_damaged(harness,
     assert b" damaged " in (await harness("sessions")).stdout
 
 
+async def test_of_a_session_that_is_damaged_in_the_middle_all_else_is_shown_but_it_is_not_resumed(harness, tmp_path):
+    async with session(tmp_path / "sessions", user("go"), assistant("first"), assistant("last"), name="aa") as ledger:
+        pass
+    lines = ledger.path.read_bytes().splitlines(keepends=True)
+    ledger.path.write_bytes(b"".join([*lines[:2], lines[2][:20] + b"\n", *lines[3:]]))
+    before = ledger.path.read_bytes()
+    done = await harness("show", "aa")
+    shown = done.stdout.decode()
+    assert done.returncode == 1
+    assert "user\n  go\n! line 3 of " in shown
+    assert f"! line 3 of {ledger.path} is damaged: " in shown
+    assert "  last\n" in shown
+    assert "first" not in shown
+    told = json.loads((await harness("show", "aa", "--json")).stdout)["agents"][0]
+    assert [record["type"] for record in told["records"]] == ["context_window", "user", "assistant"]
+    assert [(gap["first"], gap["last"], gap["place"]) for gap in told["gaps"]] == [(3, 3, 2)]
+    assert b" damaged " in (await harness("sessions")).stdout
+    refused = await harness("resume", "aa", "--model", "m", "--base-url", "http://127.0.0.1:9")
+    assert refused.returncode == 2
+    assert f"cannot be resumed: line 3 of {ledger.path} is damaged: " in refused.stderr.decode()
+    assert refused.stderr.count(b"\n") == 1
+    assert ledger.path.read_bytes() == before
+
+
 async def test_a_reader_that_has_seen_enough_gets_no_complaints(harness, tmp_path):
     async with session(tmp_path / "sessions", *[user("x" * 10_000)] * 50, name="aa"):
         pass
