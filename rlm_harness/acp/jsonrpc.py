@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import trio
 
-from rlm_harness.acp.lines import LINE_LIMIT, Lines, LineTooLong
+from rlm_harness.lines import LINE_LIMIT, Lines, LineTooLong
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import TransportError
 from rlm_wire.transports.base import ByteStream

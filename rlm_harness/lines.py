@@ -7,13 +7,13 @@ from typing import Final
 from rlm_wire.transports.base import ByteStream
 
 LINE_LIMIT: Final = 32 * 1024 * 1024
-"""Bytes of one message: a prompt with several pictures is far smaller."""
+"""Bytes of one message: a prompt with several pictures is far smaller, and so is the answer of a tool."""
 
 _CHUNK: Final = 256 * 1024
 
 
 class LineTooLong(Exception):
-    """A line had more than LINE_LIMIT bytes; the next call gives what follows it."""
+    """A line had more bytes than the limit; the next call gives what follows it."""
 
 
 class Lines:
