@@ -231,7 +231,13 @@ class Agent:
         self._supervision.replied(replied.id)
         await self._emit(
             AssistantReplied(
-                self._turns, reply.text, reply.finish_reason, reply.usage, duration, request_id=reply.request_id
+                self._turns,
+                reply.text,
+                reply.finish_reason,
+                reply.usage,
+                duration,
+                request_id=reply.request_id,
+                record=replied.id,
             )
         )
         return reply
@@ -302,7 +308,14 @@ class Agent:
             content = str(message["content"])
             await self._emit(
                 ToolFinished(
-                    call.id, call.name, rendered.status, rendered.note, content, duration, exit_code=rendered.exit_code
+                    call.id,
+                    call.name,
+                    rendered.status,
+                    rendered.note,
+                    content,
+                    duration,
+                    exit_code=rendered.exit_code,
+                    skill_calls=rendered.skill_calls,
                 )
             )
 

@@ -16,7 +16,7 @@ import trio
 from rlm_harness import prompts
 from rlm_harness.conversation import Conversation, message_size
 from rlm_harness.estimation import TokenEstimate
-from rlm_harness.events import Compacted, Compacting, Emit, Event, Retrying, Usage
+from rlm_harness.events import Compacted, Compacting, Emit, Event, Retrying, SummaryReplied, Usage
 from rlm_harness.ledger import records
 from rlm_harness.model.interface import ContextOverflow, Message, Model, Reply, ToolSchema
 
@@ -179,7 +179,14 @@ class WindowedModel:
         self.state = WindowState(estimate=self.state.estimate.anew())
         await self._emit(
             Compacted(
-                window + 1, summary.text, summary.attempts, summary.usage, duration, request_id=summary.request_id
+                window + 1,
+                summary.text,
+                summary.attempts,
+                summary.usage,
+                duration,
+                request_id=summary.request_id,
+                turns=record.turns_since_last,
+                dropped_chars=dropped,
             )
         )
 
@@ -201,6 +208,7 @@ class WindowedModel:
                 continue
             self._spend(reply.usage)
             used += reply.usage
+            await self._emit(SummaryReplied(attempt, request_id=reply.request_id))
             if reply.finish_reason == "length":
                 del places[0]
             elif reply.text.strip() and not reply.tool_calls:

@@ -26,12 +26,14 @@ from rlm_harness.events import (
     Compacted,
     Compacting,
     Event,
+    MessageRead,
     Nudged,
     Reconnected,
     Reconnecting,
     Retrying,
     SessionEnded,
     SessionStarted,
+    SummaryReplied,
     TextDelta,
     ToolFinished,
     ToolOutput,
@@ -216,7 +218,7 @@ class TerminalView:
             case Verdict(passed, findings):
                 head = self._block("\n" + ("PASSED" if passed else "FAILED"), "1;32" if passed else "1;31")
                 return head + self._block("\n".join(f"  {finding}" for finding in findings), "")
-            case AgentSpawned() | AgentChanged() | AnswerRead():  # of nobody's
+            case AgentSpawned() | AgentChanged() | AnswerRead() | MessageRead() | SummaryReplied():  # of nobody's
                 return ""
 
     def _child(self, agent: SeenAgent, event: Event) -> str:

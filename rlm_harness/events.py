@@ -74,7 +74,10 @@ class Retrying(_Event, frozen=True):
 
 
 class AssistantReplied(_Event, frozen=True):
-    """The reply is complete and in the ledger. `request_id` is the call's name at the endpoint, if it had one."""
+    """The reply is complete and in the ledger, as the record of that id.
+
+    `request_id` is the call's name at the endpoint, if it had one.
+    """
 
     turn: int
     content: str
@@ -82,6 +85,7 @@ class AssistantReplied(_Event, frozen=True):
     usage: Usage
     duration: float
     request_id: str = ""
+    record: str = ""
 
 
 class ToolStarted(_Event, frozen=True):
@@ -102,7 +106,8 @@ class ToolFinished(_Event, frozen=True):
     """`content` is what the model sees, `note` the part of it that was not live output.
 
     `status` is `ok`, `error`, `timed_out` or `cancelled`: how the call ended. `exit_code` is that of a command that ran
-    to its end (status `ok`); null for all else.
+    to its end (status `ok`); null for all else. `skill_calls` counts the skills that a cell called, by name, as the
+    worker saw it.
     """
 
     call: str
@@ -112,6 +117,7 @@ class ToolFinished(_Event, frozen=True):
     content: str
     duration: float
     exit_code: int | None = None
+    skill_calls: dict[str, int] = {}
 
 
 class Nudged(_Event, frozen=True):
@@ -130,8 +136,18 @@ class Compacting(_Event, frozen=True):
     reason: str
 
 
+class SummaryReplied(_Event, frozen=True):
+    """The model has answered, when asked for a summary; it is one if `Compacted` comes next, else it is of no use."""
+
+    attempt: int
+    request_id: str = ""
+
+
 class Compacted(_Event, frozen=True):
-    """From now on the model sees the summary in place of what was before; `window` is the number of its window."""
+    """From now on the model sees the summary in place of what was before; `window` is the number of its window.
+
+    What was before had so many `turns` since the last one, and the model does not see `dropped_chars` of it any more.
+    """
 
     window: int
     summary: str
@@ -139,6 +155,8 @@ class Compacted(_Event, frozen=True):
     usage: Usage
     duration: float
     request_id: str = ""
+    turns: int = 0
+    dropped_chars: int = 0
 
 
 class AgentSpawned(_Event, frozen=True):
@@ -154,17 +172,35 @@ class AgentSpawned(_Event, frozen=True):
 class AgentChanged(_Event, frozen=True):
     """`agent` has another status: `running`, `idle`, `completed`, `failed` or `cancelled`.
 
-    `stop` and `answer` are of its last prompt, `error` says why it failed.
+    `stop` and `answer` are of its last prompt, `error` says why it failed. `cancelled_by` is the record of its parent's
+    reply that has cancelled it, null if it ended for another reason.
     """
 
     status: str
     stop: str | None = None
     answer: str | None = None
     error: str | None = None
+    cancelled_by: str | None = None
 
 
 class AnswerRead(_Event, frozen=True):
-    """The parent of `agent` has read its answer, or how it ended."""
+    """The parent of `agent` has read its answer, or how it ended: in which status it was then (see `AgentChanged`).
+
+    `source` is the record of its last reply by then, null if there was none.
+    """
+
+    status: str
+    source: str | None = None
+
+
+class MessageRead(_Event, frozen=True):
+    """`agent` has read a message, or it stands in its conversation now.
+
+    It is from its child or parent `sender` ("": the root agent); `source` is the record of the reply that has sent it.
+    """
+
+    sender: str
+    source: str | None = None
 
 
 class Cancelling(_Event, frozen=True):
@@ -221,10 +257,12 @@ Event: TypeAlias = (
     | ToolFinished
     | Nudged
     | Compacting
+    | SummaryReplied
     | Compacted
     | AgentSpawned
     | AgentChanged
     | AnswerRead
+    | MessageRead
     | Cancelling
     | Reconnecting
     | Reconnected

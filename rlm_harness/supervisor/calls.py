@@ -12,7 +12,7 @@ import trio
 
 import rlm_wire
 from rlm_harness.callbacks import calling_agent
-from rlm_harness.events import AnswerRead
+from rlm_harness.events import AnswerRead, MessageRead
 from rlm_harness.ledger.writer import LedgerError
 from rlm_harness.supervisor import lifecycle
 from rlm_harness.supervisor.instructions import Kind
@@ -188,10 +188,19 @@ class AgentCalls:
 
     async def _read_inbox(self, request: inbox.ReadInbox) -> inbox.InboxEvent:
         supervisor, node = self._asked()
-        event = await supervisor.mail.mark_read(node, request.event_id)
-        if event.type == "agent.completed":
-            await supervisor.emit(AnswerRead(agent=event.sender_id))
-        return event
+        return await _read_event(supervisor, node, request.event_id)
+
+
+async def _read_event(supervisor: Supervisor, node: Node, event_id: str) -> inbox.InboxEvent:
+    """The event, which `node` has read with that. Raises CallError."""
+    event = await supervisor.mail.mark_read(node, event_id)
+    match event.type:
+        case "agent.completed":
+            status = str(event.content.get("status"))
+            await supervisor.emit(AnswerRead(status, event.source_request_id, agent=event.sender_id))
+        case "agent.message":
+            await supervisor.emit_as(node)(MessageRead(event.sender_id, event.source_request_id))
+    return event
 
 
 async def _settled(child: Node, timeout: float) -> None:
@@ -205,8 +214,7 @@ async def _note_result(supervisor: Supervisor, child: Node) -> None:
     """The parent knows the outcome of `child`, if there is one: the event that tells of it has nothing new to it."""
     parent = child.parent
     if child.settled_at is not None and parent is not None and parent.inbox.get(child.told or "") is not None:
-        await supervisor.mail.mark_read(parent, child.told or "")
-        await supervisor.emit(AnswerRead(agent=child.id))
+        await _read_event(supervisor, parent, child.told or "")
 
 
 def _read(path: Path, start: int) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from rlm_harness import prompts
-from rlm_harness.events import Usage
+from rlm_harness.events import MessageRead, Usage
 from rlm_harness.ledger.records import MessageRecord, ParentMessage, SupervisorNotification, User
 from rlm_harness.model.interface import Message, Model, Reply, ToolChoice, ToolSchema
 from rlm_harness.supervision import BudgetExhausted
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 class Desk:
     """One agent's; a `Supervision`."""
 
-    def __init__(self, node: Node, budgets: Budgets, mail: Mail, *, has_inbox: bool) -> None:
+    def __init__(self, node: Node, budgets: Budgets, mail: Mail, emit: Emit, *, has_inbox: bool) -> None:
         """`has_inbox`: the agent has a tool to look into it."""
         self._node = node
         self._budgets = budgets
         self._mail = mail
+        self._emit = emit
         self._has_inbox = has_inbox
         self._has_waited = False
         self._told_problem: str | None = None
@@ -73,6 +74,9 @@ class Desk:
         for event_id in event_ids:
             if (awaited := self._node.awaited.pop(event_id, None)) is not None:
                 awaited.set()
+            source, parent = self._node.instructions.heard(event_id), self._node.parent
+            if parent is not None:
+                await self._emit(MessageRead(parent.in_events, source))
 
     def rolled_back(self) -> None:
         self._node.inbox.forget_announcement()

@@ -19,6 +19,8 @@ class Instruction(msgspec.Struct, frozen=True):
     kind: Kind
     text: str
     created_at: float
+    source: str | None = None
+    """The record of the parent's reply that it comes from."""
 
 
 class Instructions:
@@ -28,6 +30,7 @@ class Instructions:
         self._limit = limit
         self._queue: deque[Instruction] = deque()
         self._steering = 0
+        self._sources: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -39,6 +42,8 @@ class Instructions:
     def add(self, instruction: Instruction) -> None:
         self._queue.append(instruction)
         self._steering += instruction.kind == "steer"
+        if instruction.source is not None:
+            self._sources[instruction.id] = instruction.source
 
     def take(self) -> list[Instruction]:
         """All of them, in order; they are out of the queue then."""
@@ -46,6 +51,10 @@ class Instructions:
         self._queue.clear()
         self._steering = 0
         return taken
+
+    def heard(self, instruction_id: str) -> str | None:
+        """The `source` of one that was taken, once: it has been heard."""
+        return self._sources.pop(instruction_id, None)
 
     def take_steering(self) -> list[Instruction]:
         """Those for the next step, in order."""

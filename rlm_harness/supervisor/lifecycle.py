@@ -22,7 +22,7 @@ from rlm_harness.loss import WorkspaceAbandoned
 from rlm_harness.model.interface import ModelError
 from rlm_harness.secrets import UserError
 from rlm_harness.supervisor.restoring import notice
-from rlm_harness.supervisor.tree import ROOT, Node
+from rlm_harness.supervisor.tree import Node
 from rlm_harness.workspace import AgentTools
 from rlm_wire.errors import CallError, SessionLost
 from rlm_wire.methods.agents import AgentStatus
@@ -46,10 +46,11 @@ async def live(supervisor: Supervisor, node: Node) -> None:
     status: AgentStatus = "cancelled"
     try:
         assert node.parent is not None
-        parent = "" if node.parent.id == ROOT else node.parent.id
         ledger = str(node.directory / "messages.jsonl")
         with node.work:
-            await supervisor.emit(AgentSpawned(parent, node.name, node.depth, node.task, ledger, agent=node.id))
+            await supervisor.emit(
+                AgentSpawned(node.parent.in_events, node.name, node.depth, node.task, ledger, agent=node.id)
+            )
             await supervisor.places.take(node.id, node.depth, node.parent.id)
             await _work(supervisor, node)
             status = "completed"
@@ -157,6 +158,7 @@ async def _tell_change(supervisor: Supervisor, node: Node) -> None:
             node.stop if settled else None,
             node.answer if settled else None,
             node.error,
+            node.cancelled_by if node.status == "cancelled" else None,
             agent=node.id,
         )
     )
@@ -191,6 +193,8 @@ async def end_all(nodes: Iterable[Node]) -> None:
 async def cancel(supervisor: Supervisor, node: Node) -> None:
     """End `node` and all below it; if it has ended, but not without an error, try to clean up again."""
     node.open = False
+    if node.cancelled_by is None and node.parent is not None:
+        node.cancelled_by = node.parent.request_id
     node.work.cancel("it was cancelled by its parent")
     await node.ended.wait()
     for ended in [node, *node.descendants()]:

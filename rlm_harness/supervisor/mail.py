@@ -86,7 +86,8 @@ class Mail:
         check_message(text)
         if node.instructions.full:
             raise CallError("resource_exhausted", "instruction queue limit reached", retryable=True)
-        instruction = Instruction(secrets.token_hex(8), kind, text, time.time())
+        source = node.parent.request_id if node.parent is not None else None
+        instruction = Instruction(secrets.token_hex(8), kind, text, time.time(), source)
         node.instructions.add(instruction)
         if node.status == "idle":
             node.change("starting")
@@ -103,7 +104,7 @@ class Mail:
                 "sender_id": parent.id if parent is not None else HUMAN,
                 "created_at": instruction.created_at,
                 "text": instruction.text,
-                "source_request_id": parent.request_id if parent is not None else None,
+                "source_request_id": instruction.source,
             }
         )
 

@@ -176,7 +176,10 @@ def _fill_inbox(node: Node, journal: list[dict[str, Any]]) -> None:
                 "text": str(text),
                 "created_at": float(at),
             }:
-                instructions[event_id] = Instruction(event_id, kind, text, at)
+                source = entry.get("source_request_id")
+                instructions[event_id] = Instruction(
+                    event_id, kind, text, at, source if isinstance(source, str) else None
+                )
             case {"type": "instructions_delivered", "event_ids": list(event_ids)}:
                 for event_id in event_ids:
                     instructions.pop(str(event_id), None)

@@ -88,7 +88,7 @@ class Supervisor:
             SlottedModel(self.model, self._slots, self.budgets, node.depth),
             tools,
             ledger,
-            self._emit_as(node),
+            self.emit_as(node),
             surroundings=Surroundings(
                 info.cwd,
                 info.platform,
@@ -101,7 +101,7 @@ class Supervisor:
             ),
             compaction=self._compaction,
             tool_policy=policy,
-            supervision=Desk(node, self.budgets, self.mail, has_inbox=has_cells),
+            supervision=Desk(node, self.budgets, self.mail, self.emit_as(node), has_inbox=has_cells),
         )
 
     async def spawn(self, parent: Node, task: str, name: str | None, *, persistent: bool) -> Node:
@@ -144,7 +144,8 @@ class Supervisor:
         if persistent and self.tree.persistent() >= self.policy.max_persistent:
             raise CallError("resource_exhausted", "persistent agent limit reached: cancel one first")
 
-    def _emit_as(self, node: Node) -> Callable[[Event], Awaitable[None]]:
+    def emit_as(self, node: Node) -> Callable[[Event], Awaitable[None]]:
+        """Tells events that come from `node`."""
         if node.id == ROOT:
             return self.emit
 

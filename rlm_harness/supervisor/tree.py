@@ -84,9 +84,16 @@ class Node:
         self.turns = 0
         self.request_id: str | None = None
         """The record of its model's last reply."""
+        self.cancelled_by: str | None = None
+        """The record of its parent's reply that has cancelled it."""
         self._settled = settled
         self._begun = trio.current_time()
         self._elapsed: float | None = None
+
+    @property
+    def in_events(self) -> str:
+        """What events call it."""
+        return "" if self.id == ROOT else self.id
 
     def change(self, status: AgentStatus) -> None:
         """Take another status, and tell all that wait."""
