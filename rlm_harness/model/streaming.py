@@ -10,6 +10,7 @@ import msgspec
 from rlm_harness.events import Usage
 from rlm_harness.model.interface import Reply, ToolCall
 from rlm_harness.model.overflow import is_overflow
+from rlm_harness.surrogates import decode, without_halves
 
 MAX_REPLY = 16 * 1024 * 1024
 """Bytes of one streamed reply: far above any model's output limit, far below what hurts."""
@@ -22,6 +23,9 @@ MAX_TOOL_CALLS = 128
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 """A final CR waits for the next byte, which may be its LF."""
+
+
+_ANYTHING = msgspec.json.Decoder[Any]()
 
 
 class MalformedReply(Exception):
@@ -139,7 +143,7 @@ class ReplyAssembler:
     def feed(self, data: bytes) -> str:
         """Take the data of one event; returns the text it added. Raises MalformedReply or ReportedError."""
         try:
-            chunk = self._decoder.decode(data)
+            chunk = decode(self._decoder, data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             shown = data[:80].decode("utf-8", "replace")
             raise MalformedReply(f"not a chat completion chunk ({error}): {shown!r}") from None
@@ -187,8 +191,13 @@ class ReplyAssembler:
         """The reply so far put together. Raises MalformedReply if it is not complete."""
         if not self.complete:
             raise MalformedReply("the stream ended in the middle of the reply")
-        calls = [ToolCall(call.id, call.name, "".join(call.arguments)) for call in self._calls]
+        calls = [ToolCall(call.id, call.name, _arguments(call)) for call in self._calls]
         return Reply("".join(self._text), calls, self._finish_reason, self._usage)
+
+
+def _arguments(call: _PartialCall) -> str:
+    """Its arguments, which are JSON within JSON, and so may have halves of characters that only show in there."""
+    return without_halves("".join(call.arguments).encode()).decode()
 
 
 def _reported(error: Any) -> ReportedError:
@@ -202,7 +211,7 @@ def _reported(error: Any) -> ReportedError:
 def error_body(body: bytes) -> Any:
     """An error response as an object if it is JSON, else the beginning of its text."""
     try:
-        return msgspec.json.decode(body)
+        return decode(_ANYTHING, body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body[:2000].decode("utf-8", "replace")
 

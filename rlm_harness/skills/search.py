@@ -12,6 +12,7 @@ import trio
 
 from rlm_harness.secrets import Secret
 from rlm_harness.skills.table import Run
+from rlm_harness.surrogates import decode
 from rlm_wire.errors import CallError
 from rlm_wire.methods.skills import Parameter, RemoteSkill
 
@@ -122,9 +123,12 @@ class Serper:
             return response.status_code, bytes(body)
 
 
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
 def _decode_untrusted(body: bytes) -> list[Found]:
     try:
-        answer = msgspec.json.decode(body, type=_Answer)
+        answer = decode(_ANSWER, body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise CallError("unavailable", "the search provider's answer is not what its interface promises") from None
     return [Found(result.title, result.link, result.snippet) for result in answer.organic]

@@ -71,6 +71,8 @@ async def test_results_are_listed_and_the_key_is_sent_to_the_provider_only(provi
     assert await search(provider, query="what", num_results=2) == "1. T0\nhttps://x/0\n\n2. T1\nhttps://x/1\nabout"
     assert (await search(provider, query="what")).count("https://") == 5
     assert provider.asked == [(KEY.reveal(), {"q": "what", "num": number}) for number in (2, 5)]
+    provider.body = rb'{"organic":[{"title":"half \ud800","link":"https://x"}]}'
+    assert await search(provider, query="what") == "1. half \ufffd\nhttps://x"
     provider.body = b"{}"
     assert await search(provider, query="nothing") == "No results for 'nothing'"
 
