@@ -23,7 +23,7 @@ from rlm_harness.model.interface import ModelError
 from rlm_harness.secrets import UserError
 from rlm_harness.supervisor.restoring import notice
 from rlm_harness.supervisor.tree import Node
-from rlm_harness.workspace import AgentTools
+from rlm_harness.workspace import CLOSE_TIMEOUT, AgentTools
 from rlm_wire.errors import CallError, SessionLost
 from rlm_wire.methods.agents import AgentStatus
 from rlm_wire.methods.sessions import CloseAgent
@@ -36,6 +36,8 @@ Work: TypeAlias = Callable[[], Awaitable[Outcome]]
 
 TELL_TIMEOUT: Final = 1.0
 """Seconds that an agent which has ended may take to tell so: a terminal may be stuck."""
+
+UNCONFIRMED: Final = "its end in the workspace was not confirmed in time"
 
 
 async def live(supervisor: Supervisor, node: Node) -> None:
@@ -88,7 +90,7 @@ async def _work(supervisor: Supervisor, node: Node) -> None:
         node.cleanup_error = str(error)
     finally:
         if tools is not None and tools.closed is None:
-            node.cleanup_error = node.cleanup_error or "its end in the workspace was not confirmed in time"
+            node.cleanup_error = node.cleanup_error or UNCONFIRMED
         elif tools is not None and tools.closed is not None:
             supervisor.notices += tools.closed.notices
 
@@ -203,12 +205,19 @@ async def cancel(supervisor: Supervisor, node: Node) -> None:
 
 
 async def _clean_up(supervisor: Supervisor, node: Node) -> None:
+    """End what is left of `node` in the workspace. Takes at most CLOSE_TIMEOUT and DEADLINE_GRACE."""
     try:
-        await supervisor.workspace.peer.call(CloseAgent(node.id))
+        await supervisor.workspace.peer.call(CloseAgent(node.id), timeout=CLOSE_TIMEOUT)
     except SessionLost as error:
         node.cleanup_error = str(error)
     except CallError as error:
-        node.cleanup_error = None if error.code == "not_found" else str(error)
+        match error.code:
+            case "not_found":
+                node.cleanup_error = None
+            case "deadline_exceeded":
+                node.cleanup_error = UNCONFIRMED
+            case _:
+                node.cleanup_error = str(error)
     else:
         node.cleanup_error = None
 

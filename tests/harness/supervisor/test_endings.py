@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,12 @@ from harness.actors import Actors, Opened, cell, records, says, silent
 import rlm_wire
 from rlm_harness.events import TurnStarted
 from rlm_harness.model.interface import Reply
-from rlm_harness.workspace import Workspace, local_worker_url
+from rlm_harness.supervisor import lifecycle
+from rlm_harness.supervisor.tree import Tree
+from rlm_harness.workspace import CLOSE_TIMEOUT, Workspace, local_worker_url
+from rlm_wire.broker.calls import DEADLINE_GRACE
 from rlm_wire.errors import CallError, SessionLost
+from rlm_wire.methods.sessions import AgentClosed, CloseAgent
 
 
 async def test_cancelling_a_child_ends_all_below_it_in_the_workspace_too(opened: Opened, tmp_path: Path) -> None:
@@ -174,3 +179,27 @@ async def test_what_could_not_be_cleaned_up_hides_no_answer_and_is_tried_again(o
         await agent.prompt("root")
     assert model.seen("root", 1) == "seven | unavailable: the reaper does not answer\n"
     assert model.seen("root", 2) == "None completed\n"
+
+
+async def test_cleaning_up_is_bounded_although_the_worker_does_not_answer(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    service, asked = rlm_wire.Service(), []
+
+    @service.handle(CloseAgent)
+    async def close_agent(request: CloseAgent) -> AgentClosed:
+        asked.append(request.agent)
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1000)
+        return AgentClosed()
+
+    tree = Tree(tmp_path, "")
+    child = tree.add(tree.root, "go", None, persistent=False)
+    child.cleanup_error = "the reaper does not answer"
+    child.ended.set()
+    async with rlm_wire.serve("memory:stuck", service), rlm_wire.connect("memory:stuck") as peer:
+        supervisor: Any = SimpleNamespace(workspace=SimpleNamespace(peer=peer))
+        with trio.fail_after(CLOSE_TIMEOUT + DEADLINE_GRACE + 1):
+            await lifecycle.cancel(supervisor, child)
+    assert asked == [child.id]
+    assert child.cleanup_error == "its end in the workspace was not confirmed in time"
