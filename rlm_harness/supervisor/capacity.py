@@ -1,9 +1,10 @@
 """Who may call the model now, and who may be at work. Neither can deadlock, and nobody starves.
 
 A model call waits for nothing but the endpoint, so its slot always comes back. Waiting calls of shallow agents go
-first, as others wait for them, but only so far: a level of depth counts as much as AGEING seconds of waiting. A slot is
-kept while its call waits to be tried again: all have one endpoint and one key, so what refused one most likely refuses the
-next, and each that was let in meanwhile would use up its own attempts and fail.
+first, as others wait for them, but only so far: a level of depth counts as much as AGEING seconds of waiting.
+
+A slot is kept while its call waits to be tried again: all have one endpoint and one key, so what refused one most
+likely refuses the next, and each that was let in meanwhile would use up its own attempts and fail.
 
 An agent at work has a kernel, a ledger and whatever it runs. It may wait for agents below it, and for no others: so
 each depth has places of its own, the deepest wait for nobody, and those above them for something that ends. An agent
