@@ -20,6 +20,7 @@ from rlm_wire import __version__
 from rlm_wire.broker.groups import one_error
 from rlm_wire.broker.peer import Peer
 from rlm_wire.errors import CallError
+from rlm_wire.methods.names import check_name
 from rlm_wire.methods.processes import Receipt
 from rlm_wire.methods.sessions import AgentClosed, KeptAgent, Quotas, WorkspaceInfo
 from rlm_wire.methods.skills import Skills
@@ -35,8 +36,6 @@ from rlm_worker.roster import Roster
 
 AGENT_LIMIT = 1024
 """Agents that one session may have open: each may have a kernel, and that is a process of several MiB."""
-
-NAME_LIMIT = 200
 
 
 SECRET_LENGTHS = range(16, 201)
@@ -194,8 +193,7 @@ class Session:
         if name is None:
             self._named += 1
             name = f"agent-{self._named}"
-        if not name.strip() or len(name) > NAME_LIMIT:
-            raise CallError("invalid_argument", f"an agent's name has 1 to {NAME_LIMIT} characters")
+        check_name(name, "an agent's")
         if name in self._agents:
             raise CallError("failed_precondition", f"there is an agent {name!r} already")
         if len(self._agents) >= AGENT_LIMIT:

@@ -31,6 +31,7 @@ from rlm_harness.supervisor.tree import ROOT, Node, Tree
 from rlm_harness.supervisor.watching import AgentWatches
 from rlm_harness.workspace import AgentTools, Workspace
 from rlm_wire.errors import CallError
+from rlm_wire.methods.names import check_name
 from rlm_wire.methods.sessions import Quotas
 
 
@@ -130,6 +131,8 @@ class Supervisor:
     def _check_spawn(self, parent: Node, name: str | None, *, persistent: bool) -> None:
         if not parent.open:
             raise CallError("failed_precondition", "agent is no longer active")
+        if name is not None:
+            check_name(name, "an agent's")
         if name is not None and (name in parent.names or name in parent.children):
             raise CallError("invalid_argument", f"agent name {name[:100]!r} is already used")
         if parent.depth >= self.policy.max_depth:

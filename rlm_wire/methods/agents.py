@@ -12,13 +12,11 @@ import msgspec
 
 from rlm_wire.methods.base import Request
 from rlm_wire.methods.ledger import LedgerChunk
+from rlm_wire.methods.names import NAME_LIMIT
 from rlm_wire.methods.watches import WatchInfo
 
 MESSAGE_LIMIT: Final = 65_536
 """Bytes of one message between agents, as JSON."""
-
-NAME_LIMIT: Final = 200
-"""Characters of an agent's name."""
 
 WAIT_LIMIT: Final = 300.0
 """Seconds that one wait takes at most; wait again for more."""

@@ -10,6 +10,7 @@ import trio
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import CallError
 from rlm_wire.methods.jobs import OutputRange
+from rlm_wire.methods.names import check_name
 from rlm_wire.methods.services import GetService, ListServices, ReadService, ServiceInfo, StartService, StopService
 from rlm_wire.methods.sessions import Quotas
 from rlm_worker.environment import checked_environment
@@ -23,7 +24,6 @@ from rlm_worker.roster import Owner
 from rlm_worker.services.readiness import check_for, check_free
 from rlm_worker.services.service import Service
 
-NAME_LIMIT = 200
 REMEMBERED = 64
 """Ended services that are remembered, with their logs; older ones are forgotten."""
 
@@ -75,8 +75,7 @@ class Services:
         return service.info()
 
     def _check_name(self, agent: str, name: str) -> None:
-        if not name.strip() or len(name) > NAME_LIMIT:
-            raise CallError("invalid_argument", f"a service's name has 1 to {NAME_LIMIT} characters")
+        check_name(name, "a service's")
         known = self._services.get((agent, name))
         if known is not None and not known.ended.is_set():
             raise CallError("failed_precondition", f"there is a service {name!r} already: stop it first")

@@ -60,6 +60,10 @@ async def test_a_session_goes_from_agent_to_receipt_also_without_opening_the_wor
         agent = (await peer.call(OpenAgent())).agent
         assert (await peer.call(Bash(agent, "echo hi"))).output.text == "hi\n"
         assert await refused(peer, OpenWorkspace()) == "failed_precondition"
+        for name in (" ", "a\0", "a\nb", "x" * 201):
+            with pytest.raises(rlm_wire.CallError, match=r"an agent's name has 1 to 200 .* no line breaks") as caught:
+                await peer.call(OpenAgent(name))
+            assert caught.value.code == "invalid_argument"
         await peer.call(CloseAgent(agent))
         assert await refused(peer, Bash(agent, "echo hi")) == "not_found"
         assert (await peer.call(CloseWorkspace())).confirmed

@@ -177,6 +177,22 @@ async def test_a_service_with_keep_survives_its_session_and_its_worker(
         assert wait_for_end(service.pid)
 
 
+@pytest.mark.parametrize(
+    "name", ["", "\u3000", "x" * 201, "a\0", "\n", "a\nb", "a\r", "\x1b[2J", "\x7f", "\x85", "a\u2028b"]
+)
+async def test_a_name_that_is_no_line_of_text_is_refused_with_what_is_allowed(desk: Desk, name: str) -> None:
+    code, message = await refusal(desk, name, "true")
+    assert code == "invalid_argument"
+    assert "a service's name has 1 to 200 characters" in message
+    assert "no line breaks or other control characters" in message
+    assert await desk.ask(ListServices(AGENT)) == []
+
+
+async def test_a_name_may_be_of_any_script(desk: Desk) -> None:
+    for name in ("Übung 1/2", "作業", "\U0001f468\u200d\U0001f469", "x" * 200):
+        assert (await start(desk, name, "exec sleep 1000")).name == name
+
+
 async def test_names_and_numbers_of_services_are_bounded(desk: Desk) -> None:
     desk.background.grant(Quotas(active_services=2))
     await start(desk, "a", "exec sleep 1000")

@@ -180,7 +180,8 @@ async def test_names_are_for_good_and_handles_reach_direct_children_only(opened:
         "[below] = [a for a in rlm.agent.list(recursive=True) if a.depth == 2]\n"
         "attempt(lambda: rlm.agent.get(below.id))\n"
         "attempt(lambda: [a.name for a in rlm.agent.list()])\n"
-        "attempt(lambda: rlm.agent.spawn('child go', name='x' * 201))"
+        "attempt(lambda: rlm.agent.spawn('child go', name='x' * 201))\n"
+        "for name in (' ', 'a\\0', 'a\\nb', '\\x1b[2J'): attempt(lambda: rlm.agent.spawn('child go', name=name))"
     )
     model = Actors(
         root=[cell(attempts), says("root")],
@@ -194,7 +195,11 @@ async def test_names_are_for_good_and_handles_reach_direct_children_only(opened:
     assert "is already used" in lines[1]
     assert lines[2].startswith("invalid_argument: ")
     assert "$.task" in lines[2]
-    assert "$.name" in lines[-1]
+    assert "$.name" in lines[9]
+    assert len(lines) == 14
+    for line in lines[10:]:
+        assert line.startswith("invalid_argument: an agent's name has 1 to 200 characters")
+        assert line.endswith("no line breaks or other control characters")
     assert lines[3] == "not_found: agent is not a direct child of the caller"
     assert lines[4] == "failed_precondition: root agent has no parent"
     assert lines[5] == "failed_precondition: agent is no longer active"
