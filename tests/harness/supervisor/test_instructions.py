@@ -33,3 +33,11 @@ def test_the_queue_says_when_it_is_full():
     assert queue.full
     queue.take_steering()
     assert not queue.full
+
+
+def test_where_a_message_comes_from_is_known_until_it_is_heard():
+    queue = Instructions()
+    queue.add(Instruction("a", "steer", "a", 0.0, "asked"))
+    queue.add(said("b"))
+    queue.take()
+    assert [queue.heard(name) for name in ("a", "a", "b", "unknown")] == ["asked", None, None, None]

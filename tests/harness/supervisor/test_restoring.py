@@ -15,7 +15,7 @@ from harness.actors import Actors, Opened, cell, says, tool
 
 import rlm_wire
 from rlm_harness.agent import Agent
-from rlm_harness.events import Usage
+from rlm_harness.events import MessageRead, Usage
 from rlm_harness.ledger import records
 from rlm_harness.ledger.files import replace
 from rlm_harness.ledger.history import History
@@ -245,7 +245,7 @@ async def test_inboxes_and_queues_hold_what_was_not_read_or_delivered(
         {"type": "steer", "id": [], "text": "no id", "created_at": 1.0},
         {"type": "instructions_delivered", "event_ids": [[], {}]},
     )
-    instruction = {"type": "instruction", "sender_id": "root", "created_at": 1.0, "source_request_id": None}
+    instruction = {"type": "instruction", "sender_id": "root", "created_at": 1.0, "source_request_id": "asked"}
     write_journal(
         root / child(1),
         instruction | {"id": "heard", "text": "first"},
@@ -260,6 +260,7 @@ async def test_inboxes_and_queues_hold_what_was_not_read_or_delivered(
         assert {name: entries[name] for name in "abc"} == {"a": True, "b": False, "c": False}
         told = await model.calls("idle", 1)
         assert told[-1]["content"] == "second"
+        assert await events.wait_for(MessageRead) == MessageRead("", "asked", agent=child(1))
 
 
 async def test_the_journal_goes_on_behind_what_was_whole(tmp_path: Path) -> None:
