@@ -223,7 +223,7 @@ def _serve(options: argparse.Namespace) -> int:
         raise _UserError(f"the current directory is not there: {error.strerror}; pass --cwd") from None
     if not Path(cwd).is_dir():
         raise _UserError(f"--cwd {options.cwd} is not a directory")
-    if token is None and (options.tcp or options.tls):
+    if token is None and (options.tcp is not None or options.tls is not None):
         raise _UserError(_STRANGERS)
     if not options.tls and (options.certificate or options.key or options.client_ca):
         raise _UserError("--certificate, --key and --client-ca are for --tls")
@@ -250,9 +250,9 @@ def _serve(options: argparse.Namespace) -> int:
 def _url(options: argparse.Namespace) -> str:
     if options.stdio:
         return "stdio:"
-    if options.unix:
+    if options.unix is not None:
         return f"unix:{Path(options.unix).absolute()}"
-    return f"tcp://{options.tcp}" if options.tcp else f"tls://{options.tls}"
+    return f"tls://{options.tls}" if options.tcp is None else f"tcp://{options.tcp}"
 
 
 def _tls_context(options: argparse.Namespace) -> ssl.SSLContext | None:

@@ -28,16 +28,25 @@ CONNECT_TIMEOUT: Final = 10.0
 minutes, with pauses that grow; a new attempt finds a network that is back sooner."""
 
 
-def split_address(address: str, *, scheme: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[IPV6]:PORT`. Raises `TransportError`."""
-    host, _, port = address.rpartition(":")
+def split_address(address: str, *, scheme: str, listening: bool = False) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[IPV6]:PORT`. Port 0 is for listening only. Raises `TransportError`."""
+    host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
-    valid = host and port.isascii() and port.isdigit() and int(port) <= 65535 and bracketed == (":" in host)
-    if not valid:
-        raise TransportError(f"{scheme}://{address}: the address must be HOST:PORT, or [HOST]:PORT for IPv6")
-    return host, int(port)
+    lowest = 0 if listening else 1
+    if not colon or not port:
+        problem = "there is no port"
+    elif not (port.isascii() and port.isdigit() and len(port) <= len("65535") and lowest <= int(port) <= 65535):
+        problem = f"{port[:20]!r} is no port"
+    elif not host:
+        problem = "there is no host"
+    elif bracketed != (":" in host):
+        problem = "brackets are for IPv6" if bracketed else "an IPv6 address stands in brackets"
+    else:
+        return host, int(port)
+    form = f"HOST:PORT, or [HOST]:PORT for IPv6, with a port from {lowest} to 65535"
+    raise TransportError(f"{scheme}://{address}: {problem}: the address must be {form}")
 
 
 def join_address(host: str, port: int, *, scheme: str) -> str:
@@ -64,7 +73,7 @@ async def open_tcp(address: str, *, scheme: str) -> SocketStream:
 @asynccontextmanager
 async def listen_tcp(address: str, *, scheme: str) -> AsyncIterator[SocketListener]:
     """Listen on all addresses of the host. Raises `TransportError`."""
-    host, port = split_address(address, scheme=scheme)
+    host, port = split_address(address, scheme=scheme, listening=True)
     try:
         opened = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
     except OSError as error:

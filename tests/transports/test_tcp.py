@@ -29,6 +29,40 @@ async def test_an_address_that_is_not_host_and_port_is_refused(address: str) -> 
             pass
 
 
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("host", "there is no port"),
+        ("host:", "there is no port"),
+        ("host:65536", "'65536' is no port"),
+        ("host:99999", "'99999' is no port"),
+        ("host:-1", "'-1' is no port"),
+        ("host:abc", "'abc' is no port"),
+        ("host:\u0661", "'\u0661' is no port"),
+        ("host:" + "9" * 5000, f"'{'9' * 20}' is no port"),  # more digits than int() takes
+        (":1", "there is no host"),
+        ("::1:5", "an IPv6 address stands in brackets"),
+        ("[host]:1", "brackets are for IPv6"),
+    ],
+)
+async def test_a_wrong_address_is_one_line_that_says_what_to_write(address: str, problem: str) -> None:
+    transport, _ = transport_for("tcp:")
+    for lowest, opened in ((1, transport.connect(address)), (0, transport.listen(address))):
+        with pytest.raises(TransportError) as caught:
+            async with opened:
+                pass
+        form = f"the address must be HOST:PORT, or [HOST]:PORT for IPv6, with a port from {lowest} to 65535"
+        assert str(caught.value) == f"tcp://{address}: {problem}: {form}"
+
+
+async def test_port_0_is_for_listening_only() -> None:
+    for scheme in ("tcp", "tls"):
+        transport, address = transport_for(f"{scheme}://127.0.0.1:0")
+        with pytest.raises(TransportError, match=rf"{scheme}://127.0.0.1:0: '0' is no port: .* from 1 to 65535"):
+            async with transport.connect(address):
+                pass
+
+
 @pytest.mark.parametrize("host", ["a" * 64, "a..b"])
 async def test_a_name_that_no_host_can_have_is_refused(host: str) -> None:
     transport, address = transport_for(f"tcp://{host}:1")

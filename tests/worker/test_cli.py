@@ -193,7 +193,17 @@ def test_mistakes_get_one_line(tmp_path: Path, token_file: Path) -> None:
     assert "--tls" in refused("--tcp", "127.0.0.1:0", *token, "--certificate", "x")
     assert "--certificate" in refused("--tls", "127.0.0.1:0", *token, "--client-ca", "x")
     assert "missing.pem" in refused("--tls", "127.0.0.1:0", *token, "--certificate", "missing.pem")
-    assert "nonsense" in refused("--tcp", "nonsense", *token)
+    for address, problem in (
+        ("nonsense", "there is no port"),
+        ("host:99999", "'99999' is no port"),
+        ("host:-1", "'-1' is no port"),
+        ("host:abc", "'abc' is no port"),
+        ("", "there is no port"),
+    ):
+        form = "the address must be HOST:PORT, or [HOST]:PORT for IPv6, with a port from 0 to 65535"
+        for scheme in ("tcp", "tls"):
+            assert f"{scheme}://{address}: {problem}: {form}" in refused(f"--{scheme}", address, *token)
+    assert "not a socket" in refused("--unix", "")
     assert "positive whole number" in refused("--tcp", "127.0.0.1:0", *token, "--silence", "0")
     assert str(tmp_path) in refused("--unix", str(tmp_path / "missing" / "socket"))
 
