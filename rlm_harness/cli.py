@@ -75,12 +75,12 @@ Exit codes: 0 answered, 1 not answered, 2 a mistake in what was asked for, 3 the
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"rlm-harness: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog.partition(' ')[0]}: {message} (see {self.prog} --help)\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
+def main(arguments: Sequence[str] | None = None, program: str = "rlm-harness") -> NoReturn:
     """Entry point of `rlm-harness`; exits with the code that the help text explains."""
-    parser = _parser()
+    parser = _parser(program)
     options = parser.parse_args(arguments)
     try:
         sys.exit(options.run(options))
@@ -90,14 +90,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(1)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(program: str = "rlm-harness") -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="rlm-harness",
+        prog=program,
         description="Runs an agent: the model's turns here, its tools in a workspace.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"rlm-harness {__version__}")
+    parser.add_argument("--version", action="version", version=f"{program} {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run", help="let a model work on a task", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -5,9 +5,10 @@ Each message is *admitted* in the order in which they come, at once; what then t
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -24,13 +25,18 @@ INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 NOT_FOUND: Final = -32002
 
-REQUESTS_LIMIT: Final = 256
-"""Requests that have no answer yet: more is a client that has lost its way."""
+ERRORS_LIMIT: Final = 256
+"""Errors that were not sent yet, as the client does not read; what it says then has to wait."""
+
+FLOOD_PATIENCE: Final = 0.5
+"""Seconds in which a client that has so many errors to read must read one."""
 
 LAST_GRACE: Final = 0.3
 """Seconds that a client which leaves gets to take what is being sent: it waits 2 s for us to end."""
 
 RequestId: TypeAlias = int | str
+
+_log: Final = logging.getLogger(__name__)
 
 
 class RpcError(Exception):
@@ -53,6 +59,10 @@ class Message(msgspec.Struct, frozen=True):
     method: str
     id: RequestId | None
     params: bytes
+
+
+class _Named(msgspec.Struct):
+    id: RequestId | None = None
 
 
 class _Incoming(msgspec.Struct):
@@ -87,6 +97,27 @@ def parse_untrusted(line: bytes) -> Message | None:
     return Message(incoming.method, incoming.id, bytes(incoming.params))
 
 
+def id_untrusted(line: bytes) -> RequestId | None:
+    """The id of what is no request otherwise, so that whoever waits for an answer gets one; None if it has none."""
+    try:
+        return msgspec.json.decode(line, type=_Named).id
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def answer_to(error: Exception) -> RpcError:
+    """What a request that ended with `error` is answered with. One that nobody foresaw is logged: it is a bug."""
+    if isinstance(error, RpcError):
+        return error
+    _log.error("a request failed", exc_info=error)
+    return RpcError(INTERNAL_ERROR, "internal error", {"details": f"{type(error).__name__}: {error}"})
+
+
+class _Refusal(NamedTuple):
+    id: RequestId | None
+    error: RpcError
+
+
 class Connection:
     """Serves one client over `stream`; `admit` knows the methods."""
 
@@ -96,7 +127,8 @@ class Connection:
         self._sending = trio.Lock()
         self._writing: trio.CancelScope | None = None
         self._until = math.inf
-        self._under_way = 0
+        self.under_way = 0
+        """Requests that were admitted, and have no answer yet."""
 
     async def run(self) -> None:
         """Serve until the client closes its side; requests that have no answer then are given up.
@@ -104,24 +136,18 @@ class Connection:
         Raises ClientLost if it cannot be served any more.
         """
         lines = Lines(self._stream)
+        refuse, refusals = trio.open_memory_channel[_Refusal](ERRORS_LIMIT)
         with one_error():
             async with trio.open_nursery() as nursery:
-                while True:
-                    try:
-                        line = await self._next(lines)
-                        if line is None:
-                            break
-                        message = parse_untrusted(line) if line.strip() else None
-                    except LineTooLong:
-                        reason = {"reason": f"a line has more than {LINE_LIMIT} bytes"}
-                        await self._fail(None, RpcError(INVALID_REQUEST, "the message is too long", reason))
-                    except RpcError as error:
-                        await self._fail(None, error)
-                    else:
-                        if message is not None:
-                            await self._take(message, nursery)
-                self.abandon(LAST_GRACE)
-                nursery.cancel_scope.cancel()
+                nursery.start_soon(self._refuse, refusals)
+                with one_error():
+                    async with refuse, trio.open_nursery() as requests:
+                        try:
+                            while await self._serve_next(lines, requests, refuse):
+                                pass
+                        finally:
+                            self.abandon(LAST_GRACE)
+                        requests.cancel_scope.cancel()
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification. Waits while the client does not read. Raises ClientLost."""
@@ -133,36 +159,69 @@ class Connection:
         if self._writing is not None:
             self._writing.deadline = self._until
 
-    async def _next(self, lines: Lines) -> bytes | None:
+    async def _serve_next(self, lines: Lines, requests: trio.Nursery, refuse: trio.MemorySendChannel[_Refusal]) -> bool:
+        """Take the next message, whatever is wrong with it; False when there are no more."""
         try:
-            return await lines.next()
+            line = await lines.next()
+        except LineTooLong:
+            reason = {"reason": f"a line has more than {LINE_LIMIT} bytes"}
+            refusal: _Refusal | None = _Refusal(None, RpcError(INVALID_REQUEST, "the message is too long", reason))
         except TransportError as error:
             raise ClientLost(str(error)) from error
+        else:
+            if line is None:
+                return False
+            refusal = self._take(line, requests)
+        if refusal is not None:
+            with trio.move_on_after(FLOOD_PATIENCE) as waiting:
+                await refuse.send(refusal)
+            if waiting.cancelled_caught:
+                raise ClientLost(f"the client reads none of {ERRORS_LIMIT} errors")
+        return True
 
-    async def _take(self, message: Message, nursery: trio.Nursery) -> None:
+    def _take(self, line: bytes, requests: trio.Nursery) -> _Refusal | None:
+        """Admit the message in `line`, or tell what it is to be answered with."""
         try:
-            if message.id is not None and self._under_way >= REQUESTS_LIMIT:
-                raise RpcError(INVALID_REQUEST, f"there are {REQUESTS_LIMIT} requests without an answer already")
+            message = parse_untrusted(line) if line.strip() else None
+        except RpcError as error:
+            return _Refusal(id_untrusted(line), error)
+        if message is None:
+            return None
+        try:
             answer = self._admit(message)
-        except RpcError as error:
-            if message.id is not None:
-                await self._fail(message.id, error)
-            return
-        self._under_way += 1
-        nursery.start_soon(self._answer, message.id, answer)
+        except Exception as error:  # noqa: BLE001  one that nobody foresaw ends this request, and nothing else
+            return _Refusal(message.id, answer_to(error)) if message.id is not None else None
+        if message.id is not None:
+            self.under_way += 1
+            requests.start_soon(self._answer, message.id, answer)
+        else:
+            requests.start_soon(self._obey, answer)
+        return None
 
-    async def _answer(self, request_id: RequestId | None, answer: Answer) -> None:
+    async def _refuse(self, refusals: trio.MemoryReceiveChannel[_Refusal]) -> None:
+        """Send errors in the order of what they answer."""
+        async for refusal in refusals:
+            await self._send_error(refusal.id, refusal.error)
+
+    async def _answer(self, request_id: RequestId, answer: Answer) -> None:
         try:
-            result = await answer()
-            if request_id is not None:
+            try:
+                result = await answer()
+            except Exception as error:  # noqa: BLE001  as in _take
+                await self._send_error(request_id, answer_to(error))
+            else:
                 await self._send({"jsonrpc": "2.0", "id": request_id, "result": result})
-        except RpcError as error:
-            if request_id is not None:
-                await self._fail(request_id, error)
         finally:
-            self._under_way -= 1
+            self.under_way -= 1
 
-    async def _fail(self, request_id: RequestId | None, error: RpcError) -> None:
+    async def _obey(self, answer: Answer) -> None:
+        """A notification has no answer, not even if it fails."""
+        try:
+            await answer()
+        except Exception as error:  # noqa: BLE001  as in _take
+            answer_to(error)
+
+    async def _send_error(self, request_id: RequestId | None, error: RpcError) -> None:
         told: dict[str, Any] = {"code": error.code, "message": error.message}
         if error.data is not None:
             told["data"] = error.data

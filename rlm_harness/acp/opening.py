@@ -7,7 +7,7 @@ import importlib
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Final
 
 import msgspec
@@ -66,8 +66,7 @@ def take_order(contract: Contract, cwd: str, servers: Sequence[McpServer]) -> Or
         completions_url(contract.provider.base_url or DEFAULT_BASE_URL)
     except UserError as error:
         faults.append(f"provider.base_url: {error}")
-    if _is_here(contract) and not _is_directory(contract.execution_cwd or cwd):
-        faults.append("execution_cwd: there is no such directory" if contract.execution_cwd else "cwd: is no directory")
+    faults += _places_wrong(contract, cwd)
     if faults:
         raise ContractError(faults)
     return Order(contract, cwd, role.rstrip("\n") if role is not None else None, servers)
@@ -137,6 +136,17 @@ def _task(order: Order, model: ChatModel, skills: SkillTable) -> Task:
             attempts=limits.max_compaction_attempts,
         ),
     )
+
+
+def _places_wrong(contract: Contract, cwd: str) -> list[str]:
+    execution_cwd = contract.execution_cwd
+    if not PurePath(cwd).is_absolute():
+        return ["cwd: must be an absolute path"]
+    if execution_cwd is not None and not PurePosixPath(execution_cwd).is_absolute():
+        return ["execution_cwd: must be an absolute path"]
+    if _is_here(contract) and not _is_directory(execution_cwd or cwd):
+        return ["execution_cwd: there is no such directory" if execution_cwd else "cwd: there is no such directory"]
+    return []
 
 
 def _is_directory(path: str) -> bool:

@@ -57,6 +57,9 @@ PROTOCOL_VERSION: Final = 1
 SESSIONS_LIMIT: Final = 64
 """Sessions that are open at the same time: each has a workspace of its own."""
 
+REQUESTS_LIMIT: Final = 256
+"""Requests that have no answer yet, but those that close a session, for which there is as much room again."""
+
 CLOSED_LIMIT: Final = 1000
 """Closed sessions that are remembered, for those who close them again."""
 
@@ -87,6 +90,7 @@ class Server:
         self._defaults = defaults
         self._initialized = False
         self._sessions: dict[str, Session] = {}
+        self._opening = 0
         self._closed: OrderedDict[str, Session] = OrderedDict()
         self._methods: dict[str, Callable[[Message], Answer]] = {
             "initialize": self._initialize,
@@ -108,7 +112,7 @@ class Server:
                         with trio.CancelScope() as serving:
                             await self._nursery.start(self._end_at_signal, serving)
                             await self._connection.run()
-                    except ClientLost:
+                    except* ClientLost:
                         pass  # as if it had left in order
                     await self._end()
                     self._nursery.cancel_scope.cancel()
@@ -141,6 +145,9 @@ class Server:
             raise RpcError(METHOD_NOT_FOUND, "there is no such method", {"method": message.method[:100]})
         if not self._initialized and message.method != "initialize":
             raise RpcError(INVALID_REQUEST, "initialize comes first")
+        limit = REQUESTS_LIMIT * (2 if message.method == "session/close" else 1)
+        if message.id is not None and self._connection.under_way >= limit:
+            raise RpcError(INVALID_REQUEST, f"there are {limit} requests without an answer already")
         return method(message)
 
     def _initialize(self, message: Message) -> Answer:
@@ -169,15 +176,18 @@ class Server:
         servers = _servers(request, message)
         if request.additional_directories:
             raise _invalid("additionalDirectories: are not supported")
-        if len(self._sessions) >= SESSIONS_LIMIT:
+        if len(self._sessions) + self._opening >= SESSIONS_LIMIT:
             raise RpcError(INVALID_REQUEST, f"there are {SESSIONS_LIMIT} sessions already: close one first")
         contract, unknown = self._contract(request)
+        self._opening += 1
 
         async def open_session() -> dict[str, Any]:
             try:
                 order = await trio.to_thread.run_sync(take_order, contract, request.cwd, servers)
             except ContractError as error:
                 raise _invalid(*error.faults) from None
+            finally:
+                self._opening -= 1
             session = Session(order, self._show)
             self._sessions[session.id] = session
             self._nursery.start_soon(self._run, session)

@@ -6,16 +6,18 @@ have begun or not, and none that come later.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import trio
 
 from rlm_harness.acp import edges, snapshot
-from rlm_harness.acp.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from rlm_harness.acp.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, ClientLost, RpcError
 from rlm_harness.acp.opening import Order, open_order
 from rlm_harness.acp.prompts import behind
 from rlm_harness.acp.steering import Steering
@@ -26,6 +28,7 @@ from rlm_harness.ledger.writer import LedgerError
 from rlm_harness.model.interface import Content, ModelError
 from rlm_harness.opening import Agents
 from rlm_harness.secrets import UserError
+from rlm_wire.broker.groups import first_of
 from rlm_wire.errors import CallError, SessionLost, WireError
 
 CLOSE_GRACE: Final = 4.0
@@ -39,6 +42,8 @@ PROMPTS_LIMIT: Final = 32
 
 OUTPUT_PAUSE: Final = 0.2
 """Seconds between two looks at the live output of a tool."""
+
+_log: Final = logging.getLogger(__name__)
 
 Show: TypeAlias = Callable[[str, Update], Awaitable[None]]
 """Takes a session's id, and what is to be shown of it."""
@@ -77,7 +82,8 @@ class Session:
         self._abandon: Callable[[], None] | None = None
         self._news = trio.Event()
         self._closing = False
-        self._lost: str | None = None
+        self._over: Callable[[], RpcError] | None = None
+        """What all prompts are answered with, when no more can be worked on."""
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self.steering = Steering()
@@ -129,6 +135,8 @@ class Session:
         self._closing = True
         self.cancel()
         self._notify()
+        if self._agents is None:
+            self._scope.cancel()  # what is being opened has nothing yet to be closed in order
 
         async def closed() -> dict[str, Any]:
             with trio.move_on_after(CLOSE_GRACE):
@@ -176,8 +184,8 @@ class Session:
 
     async def _open(self, prompt: _Prompt) -> None:
         """Open the session, and work on `prompt` and on those that come behind it."""
-        if self._lost is not None:
-            prompt.answer(self._workspace_lost(self._lost))
+        if self._over is not None:
+            self._answer_with(self._over)
             return
         opened = False
         try:
@@ -185,21 +193,41 @@ class Session:
                 opened, self._agents = True, agents
                 nursery.start_soon(self._show_output)
                 following: _Prompt | None = prompt
-                while following is not None and self._lost is None:
+                while following is not None and self._over is None:
                     await self._work(following, agents)
-                    following = await self._next() if self._lost is None else None
+                    following = await self._next() if self._over is None else None
                 nursery.cancel_scope.cancel()
+        except* ClientLost:
+            raise
         except* (UserError, LedgerError, WireError) as group:
-            error = group.exceptions[0]
-            if opened:
-                self._lost = self._lost or str(error)
-            self._fail_with(prompt, error, opened=opened)
+            self._fail_with(first_of(group), opened=opened)
+        except* Exception as group:  # noqa: BLE001  nobody foresaw it: the end of this session, and not of the others
+            _log.error("the session %s has failed", self.id, exc_info=group)
+            error = first_of(group)
+            details = f"{type(error).__name__}: {error}"
+            self._end(partial(self._failure, "the session has failed", kind="internal", details=details))
 
-    def _fail_with(self, prompt: _Prompt, error: BaseException, *, opened: bool) -> None:
-        if opened or not isinstance(error, UserError | LedgerError | CallError):
-            prompt.answer(self._workspace_lost(str(error)))
+    def _fail_with(self, error: Exception, *, opened: bool) -> None:
+        lost = partial(self._workspace_lost, str(error))
+        if opened:
+            self._end(lost)
+        elif not isinstance(error, UserError | LedgerError | CallError):
+            self._answer_with(lost)
         else:
-            prompt.answer(self._failure("the session cannot be opened", kind="configuration", details=str(error)))
+            details = str(error)
+            self._answer_with(
+                partial(self._failure, "the session cannot be opened", kind="configuration", details=details)
+            )
+
+    def _end(self, failure: Callable[[], RpcError]) -> None:
+        """Answer the prompt that is being worked on with `failure`, and all that come later."""
+        self._over = self._over or failure
+        self._answer_with(self._over)
+
+    def _answer_with(self, failure: Callable[[], RpcError]) -> None:
+        if self._current is not None:
+            self._current.answer(failure())
+            self._current = None
 
     async def _work(self, prompt: _Prompt, agents: Agents) -> None:
         """Let the root agent work on `prompt`, and answer it."""
@@ -217,8 +245,8 @@ class Session:
             except LedgerError as error:
                 result = self._failure("the session cannot be recorded", kind="ledger", details=str(error))
             except SessionLost as error:
-                self._lost = str(error)
-                result = self._workspace_lost(self._lost)
+                self._over = partial(self._workspace_lost, str(error))
+                result = self._over()
             else:
                 result = await self._finish(outcome, before, agents)
         if result is None or isinstance(result, RpcError):

@@ -45,7 +45,7 @@ def rlm(arguments: Sequence[str] | None = None) -> NoReturn:
     from rlm_harness.cli import main
 
     given = list(sys.argv[1:] if arguments is None else arguments)
-    main(["acp", *given[1:]] if given[:1] == ["--acp"] else given)
+    main(["acp", *given[1:]] if given[:1] == ["--acp"] else given, "rlm")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import trio
+
+Error = TypeVar("Error", bound=Exception)
 
 
 @contextmanager
@@ -22,3 +25,9 @@ def one_error() -> Iterator[None]:
         if others:
             raise
         raise alone from alone.__cause__
+
+
+def first_of(group: ExceptionGroup[Error]) -> Error:
+    """The first exception in `group`, for whoever can be told one only."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, ExceptionGroup) else first

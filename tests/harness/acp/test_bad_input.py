@@ -40,7 +40,8 @@ async def test_garbage_is_answered_and_harms_nothing(open_client, new_session, m
     lines = [
         b"garbage",
         b"{}",
-        b'{"jsonrpc": "1.0", "id": 1, "method": "x"}',
+        b'{"jsonrpc": "1.0", "id": 1001, "method": "x"}',
+        b'{"id": "1002", "method": 7}',
         b'{"id": [1], "method": "x"}',
         b"\xff\xfe",
     ]
@@ -54,7 +55,8 @@ async def test_garbage_is_answered_and_harms_nothing(open_client, new_session, m
         await client.notify("of/nothing")
         assert (await client.prompt(session, "go"))["stopReason"] == "end_turn"
         codes = [stray["error"]["code"] for stray in client.strays]
-        assert codes == [-32700, -32600, -32600, -32600, -32700, -32600, -32600]
+        assert codes == [-32700, -32600, -32600, -32700, -32600, -32600]
+        assert [client.answers[number]["error"]["code"] for number in (1001, "1002")] == [-32600] * 2
         assert "33554432 bytes" in client.strays[-1]["error"]["data"]["reason"]
 
 
@@ -108,6 +110,8 @@ async def test_all_that_is_wrong_with_a_contract_is_told_by_path_without_its_sec
             ({"provider": {"base_url": f"http://{'a' * 64}.b/v1", "api_key": KEY}}, "provider.base_url"),
             ({"session_id": "a\n"}, "session_id"),
             ({"execution_cwd": "/" + "a" * 5000}, "execution_cwd"),
+            ({"execution_cwd": "."}, "execution_cwd: must be an absolute path"),
+            ({"execution_cwd": "", "execution_command": ["true"]}, "execution_cwd: must be an absolute path"),
             ({"system_prompt_path": "pipe"}, "system_prompt_path"),
         ]
         os.mkfifo(workdir / "pipe")
@@ -121,6 +125,8 @@ async def test_all_that_is_wrong_with_a_contract_is_told_by_path_without_its_sec
         assert answer["_meta"]["ai.prime.rlm/contract-v1"]["ignored"] == ["policy.new", "newer"]
         error = await refused(client, "session/new", cwd=str(workdir), mcpServers=[{"type": "http"}], _meta=meta)
         assert "mcpServers" in error.data["reason"]
+        error = await refused(client, "session/new", cwd=".", mcpServers=[], _meta=meta)
+        assert error.data["faults"] == ["cwd: must be an absolute path"]
 
 
 async def test_a_workspace_that_dies_ends_its_session_and_no_other(open_client, new_session, model_server, script):
@@ -174,6 +180,12 @@ async def test_standard_input_that_is_no_client_is_one_clear_line():
     assert b"stdin is /dev/null or a file, not a client" in done.stderr
 
 
+async def test_the_short_name_is_used_in_complaints():
+    rlm = "from rlm_harness.commands.acp import rlm; rlm()"
+    done = await trio.run_process([sys.executable, "-c", rlm], check=False, capture_stderr=True)
+    assert (done.returncode, done.stderr.partition(b" ")[0]) == (2, b"rlm:")
+
+
 async def end(process):
     if process.returncode is None:
         process.kill()
@@ -214,7 +226,8 @@ async def test_a_client_that_does_not_read_cannot_keep_the_program(workdir, mode
         await end(process)
 
 
-async def test_errors_that_nobody_reads_do_not_keep_the_program_when_it_is_to_end():
+@pytest.mark.parametrize("how", ["SIGTERM", "end of input"])
+async def test_errors_that_nobody_reads_do_not_keep_the_program_when_it_is_to_end(how):
     program = [sys.executable, "-m", "rlm_harness", "acp"]
     process = await trio.lowlevel.open_process(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -224,11 +237,46 @@ async def test_errors_that_nobody_reads_do_not_keep_the_program_when_it_is_to_en
                 while waiting(process.stdout.fileno()) < 32 * 1024:  # noqa: ASYNC110
                     await trio.sleep(0.01)
                 asking.cancel()
-        process.terminate()
+        if how == "SIGTERM":
+            process.terminate()
+        else:
+            await process.stdin.aclose()
         with trio.fail_after(20):
             assert await process.wait() == 0
     finally:
         await end(process)
+
+
+async def test_errors_are_still_sent_when_the_client_has_closed_its_side():
+    program = [sys.executable, "-m", "rlm_harness", "acp"]
+    process = await trio.lowlevel.open_process(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        await process.stdin.send_all(b"garbage\n" * 200)
+        await process.stdin.aclose()
+        with trio.fail_after(20):
+            assert await process.wait() == 0
+            assert sum([data.count(b"-32700") async for data in process.stdout]) == 200
+    finally:
+        await end(process)
+
+
+async def test_a_session_can_be_closed_whatever_is_under_way(open_client, new_session):
+    async with open_client() as client:
+        sessions = [await new_session(client, execution_command=["sleep", "600"]) for _ in range(9)]
+        prompts = [await client.send_prompt(session, "go") for session in sessions for _ in range(32)]
+        error = await refused(client, "session/new", cwd="/", mcpServers=[])
+        assert (error.code, str(error)) == (-32600, "there are 256 requests without an answer already")
+        for session in sessions:
+            await client.ask("session/close", sessionId=session)
+        answers = []
+        for number in prompts:
+            await client.until(lambda number=number: number in client.answers)
+            answers.append(client.answers[number])
+        cancelled = sum(answer.get("result", {}).get("stopReason") == "cancelled" for answer in answers)
+        refusals = [answer["error"]["message"] for answer in answers if "error" in answer]
+        assert cancelled + len(refusals) == len(prompts)
+        assert set(refusals) == {str(error)}
+        assert 0 <= 256 - cancelled <= 1  # an answer may be here before it counts as sent
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "end of input"])
