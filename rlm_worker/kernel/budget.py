@@ -16,21 +16,22 @@ class Budget:
     """
 
     def __init__(self, timeout: float | None) -> None:
-        self.scope = trio.CancelScope(deadline=trio.current_time() + (math.inf if timeout is None else timeout))
+        self.timeout = math.inf if timeout is None else timeout
+        self.scope = trio.CancelScope(deadline=trio.current_time() + self.timeout)
         """To be entered around the wait for the cell: cancelled when the time is used up."""
-        self._waits = 0
         self._left = math.inf
+        self._ends: list[float] = []
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Around a wait that is not the cell's own doing."""
-        if self._waits == 0:
+    def paused(self, at_most: float = math.inf) -> Iterator[None]:
+        """Around a wait that is not the cell's own doing. One of more than `at_most` seconds uses the time up."""
+        end = trio.current_time() + at_most
+        if not self._ends:
             self._left = self.scope.deadline - trio.current_time()
-            self.scope.deadline = math.inf
-        self._waits += 1
+        self._ends.append(end)
+        self.scope.deadline = min(self._ends)
         try:
             yield
         finally:
-            self._waits -= 1
-            if self._waits == 0:
-                self.scope.deadline = trio.current_time() + self._left
+            self._ends.remove(end)
+            self.scope.deadline = min(self._ends, default=trio.current_time() + self._left)

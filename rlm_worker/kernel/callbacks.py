@@ -9,6 +9,7 @@ by the harness, which knows the scope as well: it is the one that gave it.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -57,8 +58,11 @@ class _OpenCell:
         self._bytes = 0
 
     @contextmanager
-    def calling(self, size: int) -> Iterator[None]:
-        """Around the answer to a call: CallError("resource_exhausted") if there are too many. Stops the clock."""
+    def calling(self, size: int, skill: str | None) -> Iterator[None]:
+        """Around the answer to a call: CallError("resource_exhausted") if there are too many. Stops the clock.
+
+        A skill is an errand of the cell's own, though, and may hang: each gets no more time than the cell.
+        """
         if self._calls >= CALLS_LIMIT or self._bytes + size > BYTES_LIMIT:
             raise CallError(
                 "resource_exhausted",
@@ -69,7 +73,7 @@ class _OpenCell:
         self._calls += 1
         self._bytes += size
         try:
-            with self.budget.paused():
+            with self.budget.paused(math.inf if skill is None else self.budget.timeout):
                 yield
         finally:
             self._calls -= 1
@@ -160,7 +164,7 @@ class Callbacks:
         cell = self._check(agent, scope)
         if skill is not None and (skill in cell.skill_calls or len(cell.skill_calls) < SKILLS_COUNTED):
             cell.skill_calls[skill] += 1
-        with cell.calling(size), self._scopes.within(scope) as work:
+        with cell.calling(size, skill), self._scopes.within(scope) as work:
             yield
         if work.cancelled_caught:
             raise CallError("cancelled", "the cell that made this call has ended")

@@ -34,6 +34,19 @@ async def test_the_time_of_waits_is_not_counted_and_that_of_overlapping_ones_onc
     assert budget.scope.cancelled_caught
 
 
+async def test_a_wait_that_is_too_long_uses_the_time_up_whatever_else_is_waited_for(autojump_clock: MockClock) -> None:
+    budget = Budget(10)
+    start = trio.current_time()
+    with budget.scope, budget.paused():
+        for _ in range(3):
+            with budget.paused(10):
+                await trio.sleep(9)
+        with budget.paused(10):
+            await trio.sleep_forever()
+    assert trio.current_time() - start == 27 + 10
+    assert budget.scope.cancelled_caught
+
+
 async def test_without_a_timeout_there_is_no_deadline_also_after_a_wait(autojump_clock: MockClock) -> None:
     budget = Budget(None)
     with budget.scope:
