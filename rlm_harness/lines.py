@@ -24,17 +24,20 @@ class Lines:
         self._limit = limit
         self._kept = bytearray()
         self._searched = 0
+        self._skipping = False
         self._chunk = memoryview(bytearray(_CHUNK))
 
     async def next(self) -> bytes | None:
         """The next line without its end, None at the end of the stream; an unfinished last line does not count.
 
-        Raises LineTooLong, and what the stream raises. Cancellation: nothing is lost.
+        Raises LineTooLong, as soon as a line is, and what the stream raises. Cancellation: nothing is lost.
         """
+        if self._skipping:
+            await self._skip()
         while (end := self._kept.find(b"\n", self._searched)) < 0:
             self._searched = len(self._kept)
             if self._searched > self._limit:
-                await self._skip()
+                self._skipping = True
                 raise LineTooLong
             if not await self._receive():
                 return None
@@ -50,9 +53,10 @@ class Lines:
         while (end := self._kept.find(b"\n")) < 0:
             self._kept.clear()
             if not await self._receive():
-                break
+                return
         del self._kept[: end + 1]
         self._searched = 0
+        self._skipping = False
 
     async def _receive(self) -> int:
         size = await self._stream.receive_into(self._chunk)

@@ -2,8 +2,8 @@
 
 A server may answer with JSON or with a stream of events, of which one is the answer. The SDK waits for ever for one
 whose stream has broken off, and under Trio leaves the generators of each stream behind. So the answer is read here, and
-the SDK gets it as JSON. What else such a stream brings, progress for instance, nobody here would look at; a stream that
-broke off is not resumed.
+the SDK gets it as JSON, which it can decode. What else such a stream brings, progress for instance, nobody here would
+look at; a stream that broke off is not resumed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ import httpx
 import msgspec
 import trio
 
+from rlm_harness.surrogates import decode, without_halves
+
 Lost = Callable[[str], None]
 """Told why."""
 
-ANSWER_LIMIT: Final = 16 << 20
-"""Bytes of one event, or of an answer that is JSON: what the wire to the cell takes at most."""
+ANSWER_LIMIT: Final = 32 << 20
+"""Bytes of one message: twice what the wire to the cell takes, for many servers say the same as text and as JSON."""
+
+TOO_LARGE: Final = 413
+"""The error code of an answer that stands for one beyond the limit; called so by HTTP, and not used by MCP."""
 
 END_GRACE: Final = 1.0
 """Seconds that a stream gets to end behind the answer: read to its end, the connection serves the next request."""
@@ -33,33 +38,48 @@ class AnswersTransport(httpx.AsyncBaseTransport):
         self._lost = lost
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":  # a stream of what is no answer: nobody would look at it, and it may be endless
+            return httpx.Response(405)
         try:
             response = await self._inner.handle_async_request(request)
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if request.method != "POST" or not response.is_success or response.status_code == 202:
-                return response
-            if kind not in ("text/event-stream", "application/json"):
-                return response
             try:
-                answer = await _answer(response.stream, events=kind == "text/event-stream")
+                return await self._taken(request, response)
             finally:
                 await response.aclose()
         except httpx.TransportError as error:
             self._lost(describe(error))
             raise
+
+    async def _taken(self, request: httpx.Request, response: httpx.Response) -> httpx.Response:
+        """`response` with the answer to `request`, or without a body, if there is none to be expected."""
         headers = {name: value for name, value in response.headers.items() if name not in _ABOUT_THE_BODY}
-        return httpx.Response(
-            response.status_code,
-            headers={**headers, "content-type": "application/json"},
-            content=answer,
-            extensions={key: value for key, value in response.extensions.items() if key != "network_stream"},
-        )
+        content = b""
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        answers = request.method == "POST" and response.is_success and response.status_code != 202
+        if answers and kind in ("text/event-stream", "application/json"):
+            headers["content-type"] = "application/json"
+            try:
+                content = without_halves(await _answer(response.stream, events=kind == "text/event-stream"))
+            except _TooLarge:
+                number = msgspec.json.decode(request.content, type=_Message).id
+                content = msgspec.json.encode(too_large(number))
+        return httpx.Response(response.status_code, headers=headers, content=content)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-_ABOUT_THE_BODY: Final = {"content-type", "content-length", "content-encoding", "transfer-encoding"}
+_ABOUT_THE_BODY: Final = {"content-length", "content-encoding", "transfer-encoding"}
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def too_large(number: int | str | None) -> dict[str, Any]:
+    """The JSON-RPC error that answers the request `number` in place of what is beyond the limit."""
+    error = {"code": TOO_LARGE, "message": f"sent a message of more than {ANSWER_LIMIT >> 20} MiB"}
+    return {"jsonrpc": "2.0", "id": number, "error": error}
 
 
 class _Message(msgspec.Struct):
@@ -69,21 +89,27 @@ class _Message(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw()
 
 
+_MESSAGE: Final = msgspec.json.Decoder(_Message)
+
+
 async def _answer(stream: Any, *, events: bool) -> bytes:
-    """The JSON-RPC response in `stream`. Raises httpx.TransportError if there is none, or something else."""
+    """The JSON-RPC response in `stream`. Raises _TooLarge, or httpx.TransportError if there is none."""
     messages = _Events() if events else None
     body = bytearray()
     answer: bytes | None = None
+    beyond = False
     with trio.CancelScope() as reading:  # which ends the stream's nested generators in order, as a break would not
         async for piece in stream:
             if messages is None:
                 body += piece
             elif answer is None and (answer := next(filter(_is_response_untrusted, messages.feed(piece)), None)):
                 reading.deadline = trio.current_time() + END_GRACE
-            if len(body) + (messages.size if messages else 0) > ANSWER_LIMIT:
+            if answer is None and len(body) + (messages.size if messages else 0) > ANSWER_LIMIT:
+                beyond = True
                 body.clear()
-                messages = _Events()
                 reading.cancel()
+    if beyond:
+        raise _TooLarge
     if answer is None and _is_response_untrusted(bytes(body)):
         answer = bytes(body)
     if answer is None:
@@ -118,7 +144,7 @@ class _Events:
 
 def _is_response_untrusted(data: bytes) -> bool:
     try:
-        message = msgspec.json.decode(data, type=_Message)
+        message = decode(_MESSAGE, data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return message.method is None and bool(bytes(message.result) or bytes(message.error))

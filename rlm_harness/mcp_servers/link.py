@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
@@ -17,20 +16,19 @@ from typing import Any, Final
 import anyio
 import httpx
 import trio
-from mcp import ClientSession, McpError, StdioServerParameters, types
-from mcp.client.stdio import stdio_client
+from mcp import ClientSession, McpError, types
 from mcp.client.streamable_http import streamable_http_client
 
-from rlm_harness.mcp_servers.answers import AnswersTransport, describe
+from rlm_harness.mcp_servers.answers import TOO_LARGE, AnswersTransport, describe
 from rlm_harness.mcp_servers.configuration import HttpServer, McpServer, StdioServer
+from rlm_harness.mcp_servers.stdio import STREAM_ENDED, last_words, open_stdio, start_server
 from rlm_wire import __version__
-from rlm_wire.errors import CallError
+from rlm_wire.errors import CallError, LaunchError, TransportError
+from rlm_wire.transports.children import ChildStream
 
 CLIENT: Final = types.Implementation(name="rlm-harness", version=__version__)
 
 _NOT_PACKED: Final = {"Accept-Encoding": "identity"}
-
-_STREAM_ENDED: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 logging.getLogger("mcp").addHandler(logging.NullHandler())  # who wants to see what it says has a handler
 
@@ -44,16 +42,10 @@ READ_TIMEOUT: Final = CALL_TIMEOUT + 30.0
 """Seconds of silence on an HTTP connection. The SDK sends nothing more until a notification has been taken."""
 
 CLOSE_TIMEOUT: Final = 8.0
-"""Seconds to end a server in order: the SDK closes its stdin, waits 2 s, sends SIGTERM, waits 2 s, and kills it."""
+"""Seconds to end a server in order: its stdin is closed, after 2 s it gets SIGTERM, and after 2 s more it is killed."""
 
 CANCEL_TIMEOUT: Final = 1.0
 """Seconds to tell a server that nobody waits for its answer any more."""
-
-STDERR_TAIL: Final = 2000
-"""Bytes of what a server last said on stderr, for the message that it does not work."""
-
-STDERR_PATIENCE: Final = 0.5
-"""Seconds to read the last of it, once the server has ended: children of its own may hold it open."""
 
 SESSION_TERMINATED: Final = 32600
 """What the SDK makes of HTTP 404: the server does not know the session (any more), so the call was not executed."""
@@ -84,7 +76,7 @@ class _Session(ClientSession):
     async def _withdraw(self, number: int) -> None:
         params = types.CancelledNotificationParams(requestId=number, reason="nobody waits for it any more")
         notification = types.ClientNotification(types.CancelledNotification(params=params))
-        with trio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(*_STREAM_ENDED):
+        with trio.move_on_after(CANCEL_TIMEOUT, shield=True), suppress(*STREAM_ENDED):
             await self.send_notification(notification)
 
 
@@ -98,7 +90,7 @@ class Link:
         self._leaving = trio.Event()
         self._life = trio.CancelScope()
         self._waiting: set[trio.CancelScope] = set()
-        self._stderr = bytearray()
+        self._child: ChildStream | None = None
         self._session: _Session | None = None
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
@@ -113,7 +105,11 @@ class Link:
                     to_session, from_server = anyio.create_memory_object_stream[Any](0)
                     nursery.start_soon(self._pass_on, read, to_session)
                     async with _Session(from_server, write, client_info=CLIENT) as session:
-                        await session.initialize()
+                        try:
+                            await session.initialize()
+                        except Exception as error:
+                            self._lose(_reason(error))  # the streams end now, which is not the reason
+                            raise
                         await trio.lowlevel.checkpoint_if_cancelled()  # else nobody would be there to close it
                         self._session = session
                         self._life.deadline, self._life.shield = math.inf, True
@@ -163,7 +159,7 @@ class Link:
                 yield self._session
             except McpError as error:
                 raise self._failure(error.error.code, error.error.message) from None
-            except _STREAM_ENDED:
+            except STREAM_ENDED:
                 raise LinkLost("it has ended", unsent=True) from None
             except (RuntimeError, ValueError) as error:  # what it gave is not what it, or MCP, promised
                 raise CallError("internal", f"the MCP server {self._server.name!r} breaks a rule: {error}") from None
@@ -181,6 +177,8 @@ class Link:
             return LinkLost(self._why, unsent=True)
         if code == types.CONNECTION_CLOSED:
             return LinkLost(self._why or "it has ended")
+        if code == TOO_LARGE:
+            return CallError("resource_exhausted", f"the MCP server {self._server.name!r} {message}")
         return CallError("invalid_argument" if code == types.INVALID_PARAMS else "internal", message)
 
     def _lose(self, why: str) -> None:
@@ -197,7 +195,7 @@ class Link:
     async def _pass_on(self, source: Any, target: Any) -> None:
         """Messages from the transport to the session; when there are no more, the session is over."""
         async with source, target:
-            with suppress(*_STREAM_ENDED):
+            with suppress(*STREAM_ENDED):
                 async for message in source:
                     await target.send(message)
             self._lose("it has ended")
@@ -206,7 +204,8 @@ class Link:
     async def _transport(self) -> AsyncIterator[tuple[Any, Any]]:
         match self._server:
             case StdioServer() as server:
-                async with self._open_stdio(server) as streams:
+                self._child = await start_server(server)
+                async with open_stdio(self._child) as streams:
                     yield streams
             case HttpServer(_, url, headers):
                 async with (
@@ -219,38 +218,8 @@ class Link:
                 ):
                     yield read, write
 
-    @asynccontextmanager
-    async def _open_stdio(self, server: StdioServer) -> AsyncIterator[tuple[Any, Any]]:
-        parameters = StdioServerParameters(
-            command=server.command,
-            args=server.arguments,
-            env={name: value.reveal() for name, value in server.env.items()},
-            cwd=server.cwd,
-        )
-        reading, writing = os.pipe()
-        kept = trio.Event()
-        async with trio.lowlevel.FdStream(reading) as stderr, trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_stderr, stderr, kept)
-            try:
-                with os.fdopen(writing, "w") as errlog:
-                    async with stdio_client(parameters, errlog) as streams:
-                        errlog.close()  # the child has its own
-                        yield streams
-            finally:
-                with trio.move_on_after(STDERR_PATIENCE, shield=True):
-                    await kept.wait()
-                nursery.cancel_scope.cancel()
-
-    async def _keep_stderr(self, stderr: trio.lowlevel.FdStream, kept: trio.Event) -> None:
-        async for piece in stderr:
-            self._stderr += piece
-            del self._stderr[:-STDERR_TAIL]
-        kept.set()
-
     def _said(self) -> str:
-        text = self._stderr.decode("utf-8", "replace").strip()
-        for secret in self._server.secrets:
-            text = secret.redact(text) if secret.reveal() else text
+        text = last_words(self._child, self._server.secrets) if self._child else ""
         return f"; it said: {text}" if text else ""
 
 
@@ -261,10 +230,12 @@ def _reason(error: BaseException) -> str:
         error = (others or error.exceptions)[0]
     if isinstance(error, httpx.HTTPError):
         return describe(error)
+    if isinstance(error, McpError) and error.error.code == TOO_LARGE:
+        return f"it {error.error.message}"
     if isinstance(error, McpError):
         return f"it refused: {error.error.message}"
-    if isinstance(error, OSError):
-        return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
-    if isinstance(error, _STREAM_ENDED):  # it went before it had read what we say first
+    if isinstance(error, LaunchError):
+        return str(error)
+    if isinstance(error, (TransportError, *STREAM_ENDED)):  # it went before it had read what we say
         return "it has ended"
     return f"{type(error).__name__}: {error}" if isinstance(error, RuntimeError) else type(error).__name__

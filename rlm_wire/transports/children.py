@@ -207,9 +207,9 @@ class _Pipes:
 
 
 async def start_child(
-    argv: Sequence[str], description: str, *, environment: Mapping[str, str], echo_stderr: bool
+    argv: Sequence[str], description: str, *, environment: Mapping[str, str], echo_stderr: bool, cwd: str | None = None
 ) -> ChildStream:
-    """Start `argv` in a session of its own, with pipes as its standard streams.
+    """Start `argv` in a session of its own, with pipes as its standard streams, in the directory `cwd` or in ours.
 
     Raises `LaunchError` if it cannot be started. Cancellation: waits for the child to have started, which takes a
     moment, and ends it.
@@ -225,12 +225,15 @@ async def start_child(
             stdout=pipes.theirs_out,
             stderr=pipes.theirs_err,
             env=dict(environment),
+            cwd=cwd,
             start_new_session=True,
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         pipes.close()
-        reason = "command not found" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", error)
-        raise LaunchError(f"cannot start {description}: {reason}: {argv[0]}") from error
+        what = cwd if cwd is not None and getattr(error, "filename", None) == cwd else argv[0]
+        missing = isinstance(error, FileNotFoundError) and what == argv[0]
+        reason = "command not found" if missing else getattr(error, "strerror", error)
+        raise LaunchError(f"cannot start {description}: {reason}: {what}") from error
     except BaseException:
         pipes.close()
         raise

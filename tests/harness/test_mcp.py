@@ -199,6 +199,25 @@ async def test_a_server_is_told_when_a_cell_does_not_wait_any_more(
         assert await value(agent, "test_add(1)") == "'3'"
 
 
+async def test_a_tool_that_hangs_does_not_outlast_the_timeout_of_the_cell(
+    worker_url: str, tmp_path: Path, server: McpServer
+) -> None:
+    for name in ("begun", "ended"):
+        os.mkfifo(tmp_path / name)
+    async with cells(worker_url, tmp_path, server) as agent:
+        code = f"kept = 1\nawait test_stall({str(tmp_path / 'begun')!r}, {str(tmp_path / 'ended')!r})"
+        with trio.fail_after(30):
+            async with agent.open_ipython(code, timeout=0.5) as call:
+                await heard(tmp_path / "begun")
+                await heard(tmp_path / "ended")
+                cell = await call.result()
+        assert cell.status == "timed_out", cell
+        assert cell.notices == [
+            "The cell ran longer than 0.5 s and was interrupted; the kernel and its variables live on."
+        ]
+        assert await value(agent, "test_add(kept)") == "'3'"
+
+
 async def test_calls_of_one_session_run_side_by_side(worker_url: str, tmp_path: Path, server: McpServer) -> None:
     os.mkfifo(tmp_path / "begun")
     async with cells(worker_url, tmp_path, server) as agent:
@@ -239,7 +258,14 @@ async def test_a_server_that_cannot_be_used_is_named_with_the_reason(tmp_path: P
     closed = HttpServer("shut", "http://127.0.0.1:1/mcp", {"X-Key": Secret(SECRET)})
     other = HttpServer("page", f"http://127.0.0.1:{lasting.port}/other", {})
     for server, reason in [
-        (StdioServer("gone", "/no/such/program", [], {}), "'gone' cannot be used: No such file or directory"),
+        (
+            StdioServer("gone", "/no/such/program", [], {}),
+            "'gone' cannot be used: cannot start it: command not found: /no/such/program",
+        ),
+        (
+            StdioServer("astray", sys.executable, [SERVER, "stdio"], {}, cwd="/no/such/place"),
+            "'astray' cannot be used: cannot start it: No such file or directory: /no/such/place",
+        ),
         (
             StdioServer("broken", sys.executable, [str(program)], {"KEY": Secret(SECRET)}),
             r"'broken' cannot be used: it has ended; it said: no \[secret\]",
@@ -253,10 +279,19 @@ async def test_a_server_that_cannot_be_used_is_named_with_the_reason(tmp_path: P
         assert SECRET not in str(caught.value)
 
 
-async def test_a_server_that_says_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
-    with pytest.raises(UserError, match="'silent' cannot be used: it did not answer within 30 s"):
-        async with opened(StdioServer("silent", "sleep", ["1000"], {})):
-            pass
+async def test_a_server_that_says_nothing_is_given_up(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    os.mkfifo(tmp_path / "begun")
+    silent = StdioServer("silent", "sh", ["-c", f"printf x > {tmp_path / 'begun'}; exec sleep 1000"], {})
+
+    async def wait_for_nothing() -> None:
+        await heard(tmp_path / "begun")
+        mock_clock.jump(link.CONNECT_TIMEOUT)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_nothing)
+        with pytest.raises(UserError, match="'silent' cannot be used: it did not answer within 30 s"):
+            async with opened(silent):
+                pass
 
 
 async def test_names_that_clash_are_refused(lasting: HttpProcess) -> None:

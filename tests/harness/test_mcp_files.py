@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlm_harness.mcp_servers.answers import AnswersTransport
+from rlm_harness.mcp_servers.answers import ANSWER_LIMIT, TOO_LARGE, AnswersTransport
 from rlm_harness.mcp_servers.configuration import FILE_LIMIT, HttpServer, StdioServer, read_mcp_file
 from rlm_harness.mcp_servers.schemas import parameters_untrusted
 from rlm_harness.secrets import UserError
@@ -150,7 +151,6 @@ PROGRESS = b': ping\n\nid: 1\ndata: {"jsonrpc": "2.0",\ndata: "method": "notific
         ("text/event-stream", [PROGRESS], None),
         ("text/event-stream", [b"data: {\n\n", b"data: [" * 100_000, b"\n\n"], None),
         ("application/json", [b"[" * 100_000], None),
-        ("application/json", [b"x" * (1 << 20)] * 17, None),
         ("application/json", [], None),
     ],
 )
@@ -168,6 +168,41 @@ async def test_the_answer_to_a_request_is_read_whole_or_said_to_be_lost(
             response = await client.post("http://x/")
             assert (response.content, response.headers["content-type"]) == (answer, "application/json")
             assert lost == []
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_a_message_beyond_the_limit_is_answered_by_an_error_as_soon_as_it_is(kind: str) -> None:
+    lost: list[str] = []
+    taken = 0
+
+    async def endless():  # type: ignore[no-untyped-def]
+        nonlocal taken
+        while True:
+            await trio.lowlevel.checkpoint()
+            taken += 1 << 20
+            yield b"data: " + b"x" * ((1 << 20) - 6)
+
+    response = httpx.Response(200, headers={"content-type": kind}, content=endless())
+    transport = AnswersTransport(lost.append, httpx.MockTransport(lambda _: response))
+    async with httpx.AsyncClient(transport=transport) as client:
+        answer = await client.post("http://x/", json={"jsonrpc": "2.0", "id": 7, "method": "tools/call"})
+    message = "sent a message of more than 32 MiB"
+    assert answer.json() == {"jsonrpc": "2.0", "id": 7, "error": {"code": TOO_LARGE, "message": message}}
+    assert lost == []
+    assert taken == ANSWER_LIMIT + (1 << 20)
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 200), ("DELETE", 200), ("POST", 202), ("POST", 500)])
+async def test_what_is_no_answer_is_not_read(method: str, status: int) -> None:
+    async def hostile():  # type: ignore[no-untyped-def]
+        yield b"data: "
+        raise AssertionError("it was read")
+
+    response = httpx.Response(status, headers={"content-type": "text/event-stream"}, content=hostile())
+    transport = AnswersTransport(lambda _: None, httpx.MockTransport(lambda _: response))
+    async with httpx.AsyncClient(transport=transport) as client:
+        taken = await client.request(method, "http://x/")
+    assert (taken.status_code, taken.content) == (405 if method == "GET" else status, b"")
 
 
 def respond(kind: str, pieces: list[bytes]) -> httpx.Response:
