@@ -21,6 +21,7 @@ from rlm_harness.recovery import Recovered, recover
 from rlm_harness.supervisor.instructions import Instruction
 from rlm_harness.supervisor.journal import read_journal
 from rlm_harness.supervisor.tree import ENDED, Node
+from rlm_harness.workspace import CLOSE_TIMEOUT
 from rlm_wire.errors import CallError
 from rlm_wire.methods.agents import AgentStatus
 from rlm_wire.methods.inbox import InboxEvent
@@ -198,7 +199,7 @@ async def _close_ended(supervisor: Supervisor) -> None:
         node = supervisor.tree.find(kept.agent)
         if node is None or node.status in ENDED:
             with suppress(CallError):
-                closed = await supervisor.workspace.peer.call(CloseAgent(kept.agent))
+                closed = await supervisor.workspace.peer.call(CloseAgent(kept.agent), timeout=CLOSE_TIMEOUT)
                 supervisor.notices += closed.notices
 
 
