@@ -56,11 +56,12 @@ class CellResult(msgspec.Struct, frozen=True):
 class Execute(StreamRequest[CellResult, OutputChunk, Never], tag="kernel.execute"):
     """Run one cell in the agent's IPython kernel; cells of one kernel run one after another, in order of arrival.
 
-    `timeout` in seconds, from when the cell starts, without the time in which the cell waits for callbacks. Cancelling
-    interrupts the cell and answers the partial result. `scope` is an unguessable word of the caller's: what the cell
-    calls at the caller is stamped with it (spec §6.7); None if nothing there will answer. Fails with
-    `failed_precondition` if the call is made for a cell of the same agent, which could not end before it. The cell can
-    count on `ledger_size` bytes of the ledger (see `ReplicateLedger`; None: on what the worker has).
+    `timeout` in seconds, from when the cell starts, without the time in which the cell waits for callbacks; a wait for
+    a skill that is longer than it ends the cell. Cancelling interrupts the cell and answers the partial result. `scope`
+    is an unguessable word of the caller's: what the cell calls at the caller is stamped with it (spec §6.7); None if
+    nothing there will answer. Fails with `failed_precondition` if the call is made for a cell of the same agent, which
+    could not end before it. The cell can count on `ledger_size` bytes of the ledger (see `ReplicateLedger`; None: on
+    what the worker has).
     """
 
     agent: str

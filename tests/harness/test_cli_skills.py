@@ -53,7 +53,7 @@ async def test_mistakes_with_skills_are_one_line(command):
     ran = await command.run("--mcp", str(broken))
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert ran.stderr == (
-        b"rlm-harness: the MCP server 'nobody' cannot be used: No such file or directory: /no/such/program\n"
+        b"rlm-harness: the MCP server 'nobody' cannot be used: cannot start it: command not found: /no/such/program\n"
     )
 
 
