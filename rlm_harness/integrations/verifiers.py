@@ -4,7 +4,8 @@ Only its worker runs in the task's runtime. So the model's key, the ledger and t
 where the agent's tools are.
 
 Its id is `rlm_verifiers`. Variables of the harness configuration's `env`: `RLM_HARNESS` is the program on the host
-(`rlm`), `RLM_WORKER` the command in the runtime, in shell words (`rlm-worker serve --stdio`).
+(`rlm`), `RLM_WORKER` the command in the runtime, in shell words (`rlm-worker serve --stdio`). Or `RLM_WORKER_ADDRESS`
+is where a worker listens in the runtime, `HOST:PORT`, and `RLM_TOKEN`, which may be forwarded, its token.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class SplitRLMHarness(RLMHarness):
 
     async def setup(self, runtime: Runtime) -> None:
         """Nothing is installed: the runtime has the worker already, or this raises HarnessError."""
+        if self._address is not None:
+            return
         found = await runtime.run(["sh", "-c", f"command -v {shlex.quote(self._worker[0])}"], {})
         if found.exit_code:
             raise HarnessError(f"the runtime has no {self._worker[0]!r}: install rlm-wire[worker], or set RLM_WORKER")
@@ -69,6 +72,7 @@ class SplitRLMHarness(RLMHarness):
         data: TaskData,
     ) -> ACPConfig:
         config = await super().prepare_acp(ctx, trace, runtime, endpoint, secret, mcp_urls, data)
+        config.env.pop("RLM_TOKEN", None)  # the contract has it
         config.command = [self.config.resolved_env.get("RLM_HARNESS", "rlm"), "--acp"]
         assert config.session_meta is not None
         contract = config.session_meta[RLM_RUNTIME_METADATA_KEY]
@@ -85,7 +89,18 @@ class SplitRLMHarness(RLMHarness):
     def _execution(self, runtime: Runtime) -> dict[str, Any]:
         if not isinstance(runtime, SubprocessRuntime):  # the endpoint's address is for within those
             raise HarnessError(f"a worker in a runtime of type {runtime.config.type!r} cannot be reached yet")
-        return {"execution_command": self._worker, "execution_cwd": str(runtime.workdir)}
+        place = {"execution_cwd": str(runtime.workdir)}
+        if self._address is None:
+            return place | {"execution_command": self._worker}
+        host, _, port = self._address.rpartition(":")
+        token = self.config.resolved_env.get("RLM_TOKEN")
+        if not (port.isdigit() and token):
+            raise HarnessError("RLM_WORKER_ADDRESS is HOST:PORT, and needs RLM_TOKEN with it")
+        return place | {"execution_tcp": {"host": host, "port": int(port), "token": token}}
+
+    @property
+    def _address(self) -> str | None:
+        return self.config.resolved_env.get("RLM_WORKER_ADDRESS")
 
     @property
     def _worker(self) -> list[str]:

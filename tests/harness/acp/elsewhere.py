@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -22,46 +24,71 @@ TOKEN = "the-token-of-a-worker-elsewhere"
 _APART = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "sh", "-c"]
 """In a root of its own: no process and no network of ours; what is mounted over is out of sight."""
 
+_WORKER = [sys.executable, "-m", "rlm_worker"]
 _CLONE_NEWNET = 0x40000000
 
 can_be_apart = subprocess.run([*_APART, "ip link set lo up"], check=False, capture_output=True).returncode == 0
 
 
-def apart(hidden: Path | str, serve: str) -> list[str]:
-    """The command of a worker in a root of its own, without what is below `hidden`; `serve` are its options."""
-    worker = f"{sys.executable} -m rlm_worker serve {serve}"
-    return [*_APART, f"mount -t tmpfs none {hidden} && ip link set lo up && exec {worker}"]
+def _apart(hidden: Path | str, *serve: str) -> list[str]:
+    """The command of a worker apart, to which what is below `hidden` is out of sight; else of one beside us."""
+    command = [*_WORKER, "serve", *serve]
+    prepare = f"mount -t tmpfs none {hidden} && ip link set lo up"
+    return [*_APART, f"{prepare} && exec {shlex.join(command)}"] if can_be_apart else command
+
+
+@asynccontextmanager
+async def _listening(hidden: Path | str, *where: str) -> AsyncIterator[tuple[int, str]]:
+    """A worker apart that outlives its sessions: its process and its URL, as it is within."""
+    # The lease is short since whoever was killed has left commands behind, which a test may wait for.
+    command = _apart(hidden, *where, "--lease", "5")
+    environment = os.environ | {"RLM_TOKEN": TOKEN}
+    started = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env=environment)
+    end = signal.SIGKILL
+    try:
+        assert started.stdout is not None
+        url = (await started.stdout.receive_some()).decode().removeprefix("listening on ").strip()
+        [worker] = _started_by(started)
+        end = signal.SIGTERM  # it listens to that now
+        yield worker, url
+    finally:
+        for process in _started_by(started):
+            os.kill(process, end)
+        with trio.CancelScope(shield=True):
+            await started.wait()
+
+
+def _started_by(process: trio.Process) -> list[int]:
+    """The worker, as unshare waits for it and lets no SIGTERM through."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(child) for child in children.read_text().split()] if can_be_apart else [process.pid]
 
 
 @asynccontextmanager
 async def over_command(hidden: Path | str) -> AsyncIterator[dict[str, Any]]:
-    """What a contract says of a worker apart that the harness starts."""
+    """What a contract says of a worker apart that the harness starts: with it, all ends that was started in there."""
     await trio.lowlevel.checkpoint()
-    yield {"execution_command": apart(hidden, "--stdio")}
+    yield {"execution_command": _apart(hidden, "--stdio")}
+
+
+@asynccontextmanager
+async def over_attach(hidden: Path | str) -> AsyncIterator[dict[str, Any]]:
+    """What a contract says of a worker apart that a command leads to, as it does into a container."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with _listening(hidden, "--unix", f"{directory}/socket"):
+            yield {"execution_command": [*_WORKER, "attach", "--unix", f"{directory}/socket"]}
 
 
 @asynccontextmanager
 async def over_tcp(hidden: Path | str) -> AsyncIterator[dict[str, Any]]:
-    """What a contract says of a worker apart that listens. There is one; of its network only its port is reached."""
-    # The lease is short since whoever was killed has left commands behind, which a test may wait for.
-    unshare = await trio.lowlevel.open_process(
-        apart(hidden, "--tcp 127.0.0.1:0 --lease 5"), stdout=subprocess.PIPE, env=os.environ | {"RLM_TOKEN": TOKEN}
-    )
-    children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
-    try:
-        assert unshare.stdout is not None
-        port = int((await unshare.stdout.receive_some()).decode().rpartition(":")[2])
+    """What a contract says of a worker apart that listens. Nothing but its port can be reached in its network."""
+    async with _listening(hidden, "--tcp", "127.0.0.1:0") as (worker, url), trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.serve_listeners, partial(_lead_in, int(children.read_text()), port), listeners)
-            ours = listeners[0].socket.getsockname()[1]
-            yield {"execution_tcp": {"host": "127.0.0.1", "port": ours, "token": TOKEN}}
-            nursery.cancel_scope.cancel()
-    finally:
-        for worker in children.read_text().split():
-            os.kill(int(worker), signal.SIGTERM)  # unshare itself blocks it
-        with trio.CancelScope(shield=True):
-            await unshare.wait()
+        lead_in = partial(_lead_in, worker, int(url.rpartition(":")[2]))
+        nursery.start_soon(trio.serve_listeners, lead_in, listeners)
+        outside = listeners[0].socket.getsockname()[1]
+        yield {"execution_tcp": {"host": "127.0.0.1", "port": outside, "token": TOKEN}}
+        nursery.cancel_scope.cancel()
 
 
 async def _lead_in(worker: int, port: int, outer: trio.SocketStream) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 import trio
 from harness.acp.client import KEY
-from harness.acp.elsewhere import TOKEN, can_be_apart, looks, over_command, over_tcp
+from harness.acp.elsewhere import TOKEN, can_be_apart, looks, over_attach, over_command, over_tcp
 
 
 async def test_a_worker_that_listens_is_reached_with_its_token(
@@ -38,7 +38,7 @@ async def test_a_worker_that_listens_is_reached_with_its_token(
 
 
 @pytest.mark.skipif(not can_be_apart, reason="namespaces need root")
-@pytest.mark.parametrize("reach", [over_command, over_tcp])
+@pytest.mark.parametrize("reach", [over_command, over_attach, over_tcp])
 async def test_b64_a_worker_in_another_root_finds_neither_files_nor_key_of_the_harness(
     open_client, new_session, model_server, script, tmp_path, reach
 ):

@@ -4,22 +4,25 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import trio
+from harness.acp.elsewhere import TOKEN, can_be_apart, looks, over_attach, over_tcp
 
 import rlm_harness
 
 PYTHON = Path(sys.prefix) / "verifiers" / "bin" / "python"
-DAEMON = "until [ -e graded ]; do sleep 0.05; done; echo 0.75 > new; mv new answer"
+DAEMON = "until [ -e graded ] || [ ! -d $PWD ]; do sleep 0.05; done; echo 0.75 > new; mv new answer"
 STATE = "/tmp/vf-rlm-state"
 """Where that framework has the harness keep its files."""
 
-can_be_apart = subprocess.run(["unshare", "--mount", "--net", "true"], check=False, capture_output=True).returncode == 0
+HELD = "exec flock lock sh -c 'touch began; sleep 600'"
+"""Runs until it is ended, and for so long all that descends from it holds the lock."""
+
 CHILDREN = """\
 import os, time
 while os.system("grep -qs '{words}' {state}/*/home/sessions/*/inbox.jsonl"):  # so long there is a turn to say it in
@@ -63,35 +66,49 @@ async def roll_out(model_server, environment, harness, *more):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def results_of_tools(model_server, task):
+    """What the root agent of that task was told by its tools, one after the other."""
+    conversations = [request["messages"] for request in model_server.requests]
+    last = [messages for messages in conversations if messages[1]["content"] == task][-1]
+    return [message["content"] for message in last if message["role"] == "tool"]
+
+
 @installed
+@pytest.mark.parametrize(
+    "reach", [over_attach, pytest.param(over_tcp, marks=pytest.mark.skipif(not can_be_apart, reason="needs root"))]
+)
 async def test_the_harness_may_stay_on_the_host_with_its_worker_alone_in_the_runtime(
-    model_server, script, version, environment, tmp_path
+    model_server, script, version, environment, reach
 ):
     model_server.by_task = {
         "whole": [
             script.calls("bash", {"command": f"setsid sh -c '{DAEMON}' </dev/null >/dev/null 2>&1 &"}),
-            script.calls("bash", {"command": f"ls -A {STATE}; grep -c eth /proc/net/dev; true"}),
+            *[script.calls(tool, arguments) for tool, arguments in looks(STATE, model_server.base_url)],
             script.says("Blue."),
             script.says("Again."),
         ],
-        "cancelled": [script.says("at once")],
-        "failing": [script.says("not at all")],
+        "cancelled": [script.calls("bash", {"command": HELD})],
     }
-    serve = f"{sys.executable} -m rlm_worker serve --stdio"
-    apart = f"mkdir -p {STATE}; exec unshare --mount --net sh -c 'mount -t tmpfs none {STATE} && exec {serve}'"
-    worker = tmp_path / "worker"
-    worker.write_text(f"#!/bin/sh\necho $PWD >> {tmp_path}/began\n{apart if can_be_apart else f'exec {serve}'}\n")
-    worker.chmod(0o755)
     ours = f"/tmp/vf-rlm-{hashlib.sha256(version.encode()).hexdigest()}/bin/rlm"
-    plugin = {"id": "rlm_verifiers", "env": {"RLM_HARNESS": ours, "RLM_WORKER": str(worker)}}
-    root = str(Path(rlm_harness.__file__).parents[1])
-    results = await roll_out(model_server, environment | {"PYTHONPATH": root}, plugin)
-    assert [result["ok"] for result in results.values()] == [True] * 3, results
-    assert (results["whole"]["reward"], results["whole"]["replies"]) == (0.75, ["Blue.", "Again."])
-    assert len((tmp_path / "began").read_text().splitlines()) == 3
-    conversation = [request["messages"] for request in model_server.requests if len(request["messages"]) > 5][-1]
-    seen = [message["content"] for message in conversation if message["role"] == "tool"][1]
-    assert not can_be_apart or seen == "0\n"  # neither the harness's files nor its network
+    Path(STATE).mkdir(exist_ok=True)
+    async with reach(STATE) as place:
+        if "execution_tcp" in place:
+            worker = {"RLM_WORKER_ADDRESS": "{host}:{port}".format(**place["execution_tcp"])}
+        else:
+            worker = {"RLM_WORKER": shlex.join(place["execution_command"])}
+        plugin = {"id": "rlm_verifiers", "env": {"RLM_HARNESS": ours} | worker, "forward_env": ["RLM_TOKEN"]}
+        root = str(Path(rlm_harness.__file__).parents[1])
+        results = await roll_out(model_server, environment | {"PYTHONPATH": root, "RLM_TOKEN": TOKEN}, plugin)
+    whole = results["whole"]
+    assert (whole["ok"], whole["reward"], whole["replies"]) == (True, 0.75, ["Blue.", "Again."]), whole
+    check_ends(results)
+    _, *found = results_of_tools(model_server, "whole")
+    assert len(found) == 3
+    assert not any(whole["secret"] in tool for tool in found)
+    for tool in map(json.loads, found) if can_be_apart else ():
+        assert (tool["files"], tool["asked"]) == ([], "URLError")
+        assert f"PWD={whole['place']}" in tool["shown"]
+        assert not any(secret in said for said in tool["shown"] for secret in ("sk-upstream", TOKEN, "vf-rlm"))
 
 
 @installed
@@ -107,8 +124,7 @@ async def test_whole_rollouts(model_server, script, version, environment):
         ],
         "child one": [script.says("one")],
         "child two": [script.says("two")],
-        "cancelled": [script.calls("bash", {"command": "sleep 600"})],
-        "failing": [script.status(503, {"error": {"message": "busy"}}, Retry_After="600")] * 10,
+        "cancelled": [script.calls("bash", {"command": HELD})],
     }
     results = await roll_out(model_server, environment, {"id": "rlm", "version": version}, words)
     whole = results["whole"]
@@ -118,6 +134,13 @@ async def test_whole_rollouts(model_server, script, version, environment):
     assert any(words in str(request["messages"][-1]) for request in model_server.requests)
     assert whole["metrics"]["sub_rlm_num_calls"] == 2
     assert whole["edges"] == ["continuation"] * 3 + ["subagent_call"] * 2 + ["subagent_return"] * 2
-    assert (results["cancelled"]["ok"], results["cancelled"]["reward"]) == (True, 0), results["cancelled"]
-    assert results["failing"]["ok"] is False
-    assert results["failing"]["errors"] == ["ProviderError"], results["failing"]
+    assert results_of_tools(model_server, "whole")[1] == "['one', 'two']\n"
+    check_ends(results)
+
+
+def check_ends(results):
+    """A turn was cancelled, and a model could not be reached."""
+    cancelled, failing = results["cancelled"], results["failing"]
+    assert (cancelled["cancelled"], cancelled["stop"], cancelled["reward"]) == (True, "user_closed", 1), cancelled
+    assert (failing["ok"], failing["errors"]) == (False, ["InterceptionError"]), failing
+    assert "sub_rlm_num_calls" in failing["metrics"]  # told when it was closed: no prompt was answered with them
