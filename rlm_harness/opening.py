@@ -39,11 +39,12 @@ SECRET_BYTES = 32
 class Task(msgspec.Struct, frozen=True):
     """What to do and where. `url` None: a worker of our own, in `cwd` or else in the current directory.
 
-    `session` None: in a new session, which keeps `endpoint` for whoever goes on with it. Else the directory of the one
-    to go on with: with `text`, or without, if there was a prompt under way.
+    `session` None: in a new session, called `name` if there is one, which keeps `endpoint` for whoever goes on with it.
+    Else the directory of the one to go on with: with `text`, or without, if there was a prompt under way.
     """
 
     text: str
+    name: str | None = None
     url: str | None = None
     cwd: str | None = None
     env: Mapping[str, str] | None = None
@@ -162,7 +163,7 @@ async def open_session(task: Task, model: str, service: rlm_wire.Service, token:
     """
     if task.session is None:
         secret = Secret(secrets.token_urlsafe(SECRET_BYTES)) if task.url is not None else None
-        async with _connected(task, service, token, secret, "") as workspace, create_ledger() as ledger:
+        async with _connected(task, service, token, secret, "") as workspace, create_ledger(name=task.name) as ledger:
             await _write(task, model, workspace, ledger, secret)
             yield Opened(workspace, ledger, None)
         return

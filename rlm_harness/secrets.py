@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
+from typing import Final
 
 from rlm_wire.tokens import take_variable
 
 _PR_SET_DUMPABLE = 4
+
+REDACTED: Final = 6
+"""Characters of a secret that is worth hiding."""
 
 
 class UserError(Exception):
@@ -27,8 +31,11 @@ class Secret:
         return self._text
 
     def redact(self, text: str) -> str:
-        """`text` without this secret: servers like to quote the key they refuse."""
-        return text.replace(self._text, "[secret]")
+        """`text` without this secret: servers like to quote the key they refuse.
+
+        One of less than REDACTED characters is a stand-in for none, and stands in many words.
+        """
+        return text.replace(self._text, "[secret]") if len(self._text) >= REDACTED else text
 
     def __repr__(self) -> str:
         return "Secret(...)"

@@ -121,7 +121,7 @@ class ContractError(Exception):
 
 
 def check_untrusted(raw: object) -> tuple[Contract, list[str]]:
-    """The contract, and the paths of the fields that are unknown here. Raises ContractError, which quotes no value."""
+    """The contract, and the paths of the fields that are unknown here. Raises ContractError, which quotes no secret."""
     checking = _Checking()
     contract = checking.struct(raw, Contract, "")
     unknown = [path for path in checking.unknown if path not in _UNSUPPORTED]

@@ -5,6 +5,7 @@ Each message is *admitted* in the order in which they come, at once; what then t
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ import msgspec
 import trio
 
 from rlm_harness.lines import LINE_LIMIT, Lines, LineTooLong
+from rlm_harness.surrogates import without_halves
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import TransportError
 from rlm_wire.transports.base import ByteStream
@@ -47,6 +49,18 @@ class RpcError(Exception):
         self.code = code
         self.message = message
         self.data = data
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """As the protocol has it."""
+        told: dict[str, Any] = {"code": self.code, "message": self.message}
+        return told if self.data is None else told | {"data": self.data}
+
+
+def invalid_params(*faults: str) -> RpcError:
+    """What is wrong with the parameters of a request, each thing by the path of its field."""
+    reason = "; ".join(faults)
+    return RpcError(INVALID_PARAMS, f"invalid params: {reason}", {"reason": reason, "faults": list(faults)})
 
 
 class ClientLost(Exception):
@@ -109,8 +123,9 @@ def answer_to(error: Exception) -> RpcError:
     """What a request that ended with `error` is answered with. One that nobody foresaw is logged: it is a bug."""
     if isinstance(error, RpcError):
         return error
-    _log.error("a request failed", exc_info=error)
-    return RpcError(INTERNAL_ERROR, "internal error", {"details": f"{type(error).__name__}: {error}"})
+    _log.error("a request has failed", exc_info=error)
+    details = f"{type(error).__name__}: {error}"
+    return RpcError(INTERNAL_ERROR, f"internal error: {details}", {"kind": "internal", "details": details})
 
 
 class _Refusal(NamedTuple):
@@ -131,7 +146,7 @@ class Connection:
         """Requests that were admitted, and have no answer yet."""
 
     async def run(self) -> None:
-        """Serve until the client closes its side; requests that have no answer then are given up.
+        """Serve until the client closes its side; requests that have no answer in LAST_GRACE then are given up.
 
         Raises ClientLost if it cannot be served any more.
         """
@@ -147,7 +162,7 @@ class Connection:
                                 pass
                         finally:
                             self.abandon(LAST_GRACE)
-                        requests.cancel_scope.cancel()
+                        requests.cancel_scope.deadline = self._until
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification. Waits while the client does not read. Raises ClientLost."""
@@ -176,7 +191,8 @@ class Connection:
             with trio.move_on_after(FLOOD_PATIENCE) as waiting:
                 await refuse.send(refusal)
             if waiting.cancelled_caught:
-                raise ClientLost(f"the client reads none of {ERRORS_LIMIT} errors")
+                _log.warning("the client has left %d errors unread: it is not served any more", ERRORS_LIMIT)
+                raise ClientLost("the client does not read")
         return True
 
     def _take(self, line: bytes, requests: trio.Nursery) -> _Refusal | None:
@@ -190,7 +206,8 @@ class Connection:
         try:
             answer = self._admit(message)
         except Exception as error:  # noqa: BLE001  one that nobody foresaw ends this request, and nothing else
-            return _Refusal(message.id, answer_to(error)) if message.id is not None else None
+            answered = answer_to(error)
+            return _Refusal(message.id, answered) if message.id is not None else None
         if message.id is not None:
             self.under_way += 1
             requests.start_soon(self._answer, message.id, answer)
@@ -201,16 +218,16 @@ class Connection:
     async def _refuse(self, refusals: trio.MemoryReceiveChannel[_Refusal]) -> None:
         """Send errors in the order of what they answer."""
         async for refusal in refusals:
-            await self._send_error(refusal.id, refusal.error)
+            await self._send({"jsonrpc": "2.0", "id": refusal.id, "error": refusal.error.told})
 
     async def _answer(self, request_id: RequestId, answer: Answer) -> None:
         try:
             try:
-                result = await answer()
+                told = {"result": await answer()}
             except Exception as error:  # noqa: BLE001  as in _take
-                await self._send_error(request_id, answer_to(error))
-            else:
-                await self._send({"jsonrpc": "2.0", "id": request_id, "result": result})
+                told = {"error": answer_to(error).told}
+            with trio.CancelScope(shield=True):  # an answer that there is is also sent; `abandon` bounds that
+                await self._send({"jsonrpc": "2.0", "id": request_id, **told})
         finally:
             self.under_way -= 1
 
@@ -221,14 +238,11 @@ class Connection:
         except Exception as error:  # noqa: BLE001  as in _take
             answer_to(error)
 
-    async def _send_error(self, request_id: RequestId | None, error: RpcError) -> None:
-        told: dict[str, Any] = {"code": error.code, "message": error.message}
-        if error.data is not None:
-            told["data"] = error.data
-        await self._send({"jsonrpc": "2.0", "id": request_id, "error": told})
-
     async def _send(self, message: dict[str, Any]) -> None:
-        line = msgspec.json.encode(message) + b"\n"
+        try:
+            line = msgspec.json.encode(message) + b"\n"
+        except UnicodeEncodeError:  # a file's name, for instance, may be no text
+            line = without_halves(json.dumps(message).encode()) + b"\n"
         async with self._sending:
             if trio.current_time() >= self._until:
                 raise ClientLost("nothing is sent any more")

@@ -53,13 +53,7 @@ def take_order(contract: Contract, cwd: str, servers: Sequence[McpServer]) -> Or
     role = None
     if contract.system_prompt_path is not None:
         try:
-            path = Path(cwd, contract.system_prompt_path)
-            if not path.is_file():  # a pipe would be waited for, for ever
-                raise FileNotFoundError(errno.ENOENT, "there is no such file")
-            with path.open(encoding="utf-8") as file:
-                role = file.read(ROLE_LIMIT + 1)
-            if len(role) > ROLE_LIMIT:
-                faults.append(f"system_prompt_path: the file is larger than {ROLE_LIMIT >> 20} MiB")
+            role = _read_role(Path(cwd, contract.system_prompt_path))
         except (OSError, UnicodeError, ValueError) as error:
             faults.append(f"system_prompt_path: cannot be read: {getattr(error, 'strerror', None) or 'no text'}")
     try:
@@ -69,14 +63,17 @@ def take_order(contract: Contract, cwd: str, servers: Sequence[McpServer]) -> Or
     faults += _places_wrong(contract, cwd)
     if faults:
         raise ContractError(faults)
-    return Order(contract, cwd, role.rstrip("\n") if role is not None else None, servers)
+    return Order(contract, cwd, role, servers)
 
 
 @asynccontextmanager
 async def open_order(
-    order: Order, emit: Emit, connected: Callable[[Callable[[], None]], AbstractContextManager[None]]
+    order: Order, ledger: str, emit: Emit, connected: Callable[[Callable[[], None]], AbstractContextManager[None]]
 ) -> AsyncIterator[Agents]:
-    """Open what was ordered; see `open_agents`. Raises UserError, WireError, and what `emit` raises."""
+    """Open what was ordered, with a ledger of that name; see `open_agents`.
+
+    Raises UserError, WireError, and what `emit` raises.
+    """
     contract, provider = order.contract, order.contract.provider
     if order.servers:  # this takes most of a second
         await trio.to_thread.run_sync(importlib.import_module, "rlm_harness.mcp_servers.servers")
@@ -93,16 +90,17 @@ async def open_order(
         ) as model,
         open_skills(contract.skills, order.servers, key=search_key) as skills,
         open_agents(
-            _task(order, model, skills), model, emit, token=token, skills=skills, connected=connected
+            _task(order, ledger, model, skills), model, emit, token=token, skills=skills, connected=connected
         ) as agents,
     ):
         yield agents
 
 
-def _task(order: Order, model: ChatModel, skills: SkillTable) -> Task:
+def _task(order: Order, ledger: str, model: ChatModel, skills: SkillTable) -> Task:
     contract, limits = order.contract, order.contract.policy
     return Task(
         text="",
+        name=ledger,
         url=_url(contract),
         cwd=contract.execution_cwd or (order.cwd if _is_here(contract) else None),
         env=contract.kernel_env,
@@ -136,6 +134,16 @@ def _task(order: Order, model: ChatModel, skills: SkillTable) -> Task:
             attempts=limits.max_compaction_attempts,
         ),
     )
+
+
+def _read_role(path: Path) -> str:
+    if not path.is_file():  # a pipe would be waited for, for ever
+        raise FileNotFoundError(errno.ENOENT, "there is no such file")
+    with path.open("rb") as file:
+        text = file.read(ROLE_LIMIT + 1)
+    if len(text) > ROLE_LIMIT:
+        raise OSError(errno.EFBIG, f"the file is larger than {ROLE_LIMIT >> 20} MiB")
+    return text.decode().rstrip("\n")
 
 
 def _places_wrong(contract: Contract, cwd: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,7 +16,7 @@ from acp.schema import (
     TextResourceContents,
 )
 
-from rlm_harness.acp.jsonrpc import INVALID_PARAMS, RpcError
+from rlm_harness.acp.jsonrpc import invalid_params
 from rlm_harness.model.interface import Content
 
 Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
@@ -32,18 +33,26 @@ def content_of(blocks: Sequence[Block]) -> Content:
                 _say(parts, text)
             case ImageContentBlock(data=data, mime_type=kind):
                 if not _PICTURE.fullmatch(kind):
-                    raise RpcError(INVALID_PARAMS, "invalid params", {"reason": f"prompt.{place}: is no picture"})
+                    raise invalid_params(f"prompt.{place}: is no picture")
+                if not _is_base64(data):
+                    raise invalid_params(f"prompt.{place}.data: is not Base64")
                 parts.append({"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}})
             case ResourceContentBlock(name=name, uri=uri):
                 _say(parts, f"[{name}]({uri})")
             case EmbeddedResourceContentBlock(resource=TextResourceContents(uri=uri, text=text)):
                 _say(parts, f"\n[{uri}]\n{text}\n")
             case _:
-                reason = f"prompt.{place}: blocks of type {block.type!r} are not supported"
-                raise RpcError(INVALID_PARAMS, "invalid params", {"reason": reason})
+                raise invalid_params(f"prompt.{place}: blocks of type {block.type!r} are not supported")
     if all(part["type"] == "text" and not part["text"].strip() for part in parts):
-        raise RpcError(INVALID_PARAMS, "invalid params", {"reason": "prompt: is empty"})
+        raise invalid_params("prompt: is empty")
     return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        return bool(binascii.a2b_base64(data, strict_mode=True))
+    except ValueError:
+        return False
 
 
 def _say(parts: list[dict[str, Any]], text: str) -> None:

@@ -31,7 +31,6 @@ from acp.schema import (
 from rlm_harness.acp import contract as contracts
 from rlm_harness.acp.contract import Contract, ContractError
 from rlm_harness.acp.jsonrpc import (
-    INVALID_PARAMS,
     INVALID_REQUEST,
     LAST_GRACE,
     METHOD_NOT_FOUND,
@@ -41,6 +40,7 @@ from rlm_harness.acp.jsonrpc import (
     Connection,
     Message,
     RpcError,
+    invalid_params,
 )
 from rlm_harness.acp.opening import take_order
 from rlm_harness.acp.prompts import content_of
@@ -91,10 +91,10 @@ class Server:
         self._initialized = False
         self._sessions: dict[str, Session] = {}
         self._opening = 0
-        self._closed: OrderedDict[str, Session] = OrderedDict()
+        self._closed: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        """By their ids, how the sessions stood that were closed last."""
         self._methods: dict[str, Callable[[Message], Answer]] = {
             "initialize": self._initialize,
-            "authenticate": lambda _: _nothing,
             "session/new": self._new,
             "session/prompt": self._prompt,
             "session/cancel": self._cancel,
@@ -142,7 +142,7 @@ class Server:
         if method is None and message.id is None:
             return _nothing  # of notifications, unknown ones are to be ignored
         if method is None:
-            raise RpcError(METHOD_NOT_FOUND, "there is no such method", {"method": message.method[:100]})
+            raise RpcError(METHOD_NOT_FOUND, f"there is no method {message.method[:100]!r}")
         if not self._initialized and message.method != "initialize":
             raise RpcError(INVALID_REQUEST, "initialize comes first")
         limit = REQUESTS_LIMIT * (2 if message.method == "session/close" else 1)
@@ -175,7 +175,7 @@ class Server:
         request = _parse(message, NewSessionRequest)
         servers = _servers(request, message)
         if request.additional_directories:
-            raise _invalid("additionalDirectories: are not supported")
+            raise invalid_params("additionalDirectories: are not supported")
         if len(self._sessions) + self._opening >= SESSIONS_LIMIT:
             raise RpcError(INVALID_REQUEST, f"there are {SESSIONS_LIMIT} sessions already: close one first")
         contract, unknown = self._contract(request)
@@ -185,7 +185,7 @@ class Server:
             try:
                 order = await trio.to_thread.run_sync(take_order, contract, request.cwd, servers)
             except ContractError as error:
-                raise _invalid(*error.faults) from None
+                raise invalid_params(*error.faults) from None
             finally:
                 self._opening -= 1
             session = Session(order, self._show)
@@ -202,22 +202,20 @@ class Server:
         if raw is None and self._defaults is not None:
             return self._defaults, []
         if raw is None:
-            raise _invalid(f"_meta.{contracts.KEY}: is missing; without it, rlm-harness acp needs --model")
+            raise invalid_params(f"_meta.{contracts.KEY}: is missing; without it, rlm-harness acp needs --model")
         try:
             return contracts.check_untrusted(raw)
         except ContractError as error:
-            raise _invalid(*error.faults) from None
+            raise invalid_params(*error.faults) from None
 
     async def _run(self, session: Session) -> None:
         try:
-            with trio.CancelScope() as gone:
-                try:
-                    await session.run()
-                except* ClientLost:
-                    gone.cancel()
+            await session.run()
+        except* ClientLost:
+            pass  # `serve` knows
         finally:
             del self._sessions[session.id]
-            self._closed[session.id] = session
+            self._closed[session.id] = session.meta
             while len(self._closed) > CLOSED_LIMIT:
                 self._closed.popitem(last=False)
 
@@ -230,19 +228,24 @@ class Server:
         return _nothing
 
     def _close(self, message: Message) -> Answer:
-        return self._session(_parse(message, CloseSessionRequest).session_id).close()
+        session_id = _parse(message, CloseSessionRequest).session_id
+        if (meta := self._closed.get(session_id)) is not None:
+            return partial(_same, {"_meta": meta})
+        return self._session(session_id).close()
 
     def _steer(self, message: Message) -> Answer:
         asked = _decode(message, _Steering)
         text = "\n\n".join(block.text for block in asked.prompt)
         if not text.strip():
-            raise _invalid("prompt: is empty")
+            raise invalid_params("prompt: is empty")
         if asked.message_id is not None and not 0 < len(asked.message_id) <= 200:
-            raise _invalid("messageId: must have 1 to 200 characters")
+            raise invalid_params("messageId: must have 1 to 200 characters")
         return self._session(asked.session_id).steering.say(text, asked.message_id)
 
     def _session(self, session_id: str) -> Session:
-        session = self._sessions.get(session_id) or self._closed.get(session_id)
+        session = self._sessions.get(session_id)
+        if session is None and session_id in self._closed:
+            raise RpcError(INVALID_REQUEST, "the session is closed", {"sessionId": session_id})
         if session is None:
             raise RpcError(NOT_FOUND, "there is no such session", {"sessionId": session_id[:100]})
         return session
@@ -256,7 +259,7 @@ def _decode(message: Message, kind: type[Own]) -> Own:
     try:
         return msgspec.json.decode(message.params, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise _invalid(str(error)) from None
+        raise invalid_params(str(error)) from None
 
 
 def _parse(message: Message, kind: type[Params]) -> Params:
@@ -265,18 +268,14 @@ def _parse(message: Message, kind: type[Params]) -> Params:
     except pydantic.ValidationError as error:
         told = error.errors(include_input=False)
         faults = [f"{'.'.join(map(str, fault['loc'])) or 'params'}: {fault['msg']}" for fault in told]
-        raise _invalid(*faults) from None
-
-
-def _invalid(*faults: str) -> RpcError:
-    return RpcError(INVALID_PARAMS, "invalid params", {"reason": "; ".join(faults), "faults": list(faults)})
+        raise invalid_params(*faults) from None
 
 
 def _servers(request: NewSessionRequest, message: Message) -> list[McpServer]:
     """The MCP servers that were asked for. Raises RpcError: none is left out because it is wrong."""
     asked = msgspec.json.decode(message.params).get("mcpServers") or []
     if len(asked) != len(request.mcp_servers):
-        raise _invalid("mcpServers: there is one that does not fit the protocol")
+        raise invalid_params("mcpServers: there is one that does not fit the protocol")
     servers: list[McpServer] = []
     for place, server in enumerate(request.mcp_servers):
         match server:
@@ -285,7 +284,7 @@ def _servers(request: NewSessionRequest, message: Message) -> list[McpServer]:
             case McpServerStdio(name=name, command=command, args=arguments, env=env):
                 servers.append(StdioServer(name, command, arguments, {each.name: Secret(each.value) for each in env}))
             case _:
-                raise _invalid(f"mcpServers.{place}: servers of this type are not supported")
+                raise invalid_params(f"mcpServers.{place}: servers of this type are not supported")
     return servers
 
 

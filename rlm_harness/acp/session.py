@@ -11,13 +11,13 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import trio
 
 from rlm_harness.acp import edges, snapshot
-from rlm_harness.acp.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST, ClientLost, RpcError
+from rlm_harness.acp.failures import Failure, failure_of
+from rlm_harness.acp.jsonrpc import INVALID_REQUEST, ClientLost, RpcError
 from rlm_harness.acp.opening import Order, open_order
 from rlm_harness.acp.prompts import behind
 from rlm_harness.acp.steering import Steering
@@ -27,9 +27,9 @@ from rlm_harness.events import Event, SessionStarted, Usage
 from rlm_harness.ledger.writer import LedgerError
 from rlm_harness.model.interface import Content, ModelError
 from rlm_harness.opening import Agents
-from rlm_harness.secrets import UserError
+from rlm_harness.supervisor.tree import Signal
 from rlm_wire.broker.groups import first_of
-from rlm_wire.errors import CallError, SessionLost, WireError
+from rlm_wire.errors import SessionLost
 
 CLOSE_GRACE: Final = 4.0
 """Seconds that a session gets to close in order; then its workspace is given up."""
@@ -56,14 +56,12 @@ class _Prompt:
         self.content = content
         self.scope = trio.CancelScope()
         self.began = False
-        self.cancelled = False
         self.answered = trio.Event()
         self.result: dict[str, Any] | RpcError | None = None
 
     def answer(self, result: dict[str, Any] | RpcError) -> None:
-        if self.result is None:
-            self.result = result
-            self.answered.set()
+        self.result = result
+        self.answered.set()
 
 
 class Session:
@@ -78,11 +76,13 @@ class Session:
         self._progress = snapshot.Progress(order.contract)
         self._queue: deque[_Prompt] = deque()
         self._current: _Prompt | None = None
+        """The prompt that was taken last; it may have its answer."""
         self._agents: Agents | None = None
         self._abandon: Callable[[], None] | None = None
-        self._news = trio.Event()
+        self._news = Signal()
         self._closing = False
-        self._over: Callable[[], RpcError] | None = None
+        self._attempts = 0
+        self._over: Failure | None = None
         """What all prompts are answered with, when no more can be worked on."""
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -100,7 +100,8 @@ class Session:
         finally:
             self._closing = True
             self.steering.end()
-            self.cancel()
+            for prompt in self._prompts():
+                self._settle(prompt, "cancelled")
             self._ended.set()
 
     def prompt(self, content: Content) -> Callable[[], Awaitable[dict[str, Any]]]:
@@ -111,7 +112,7 @@ class Session:
             raise RpcError(INVALID_REQUEST, f"there are {PROMPTS_LIMIT} prompts in this session's queue already")
         prompt = _Prompt(content)
         self._queue.append(prompt)
-        self._notify()
+        self._news.notify()
 
         async def answer() -> dict[str, Any]:
             await prompt.answered.wait()
@@ -124,17 +125,16 @@ class Session:
 
     def cancel(self) -> None:
         """Cancel all prompts that are there now."""
-        for prompt in [*self._queue, *([self._current] if self._current is not None else [])]:
-            prompt.cancelled = True
+        for prompt in self._prompts():
             prompt.scope.cancel()
             if not prompt.began:
-                prompt.answer(self._response("cancelled"))
+                self._settle(prompt, "cancelled")
 
     def close(self) -> Callable[[], Awaitable[dict[str, Any]]]:
         """End the session; what is returned waits for that, and gives its last state. As often as you like."""
         self._closing = True
         self.cancel()
-        self._notify()
+        self._news.notify()
         if self._agents is None:
             self._scope.cancel()  # what is being opened has nothing yet to be closed in order
 
@@ -151,7 +151,7 @@ class Session:
         """Give the workspace up, if there is one still; the session ends within LEAVE_GRACE."""
         self._closing = True
         self.cancel()
-        self._notify()
+        self._news.notify()
         if self._abandon is not None:
             self._abandon()
             self._abandon = None
@@ -160,16 +160,21 @@ class Session:
     @property
     def meta(self) -> dict[str, Any]:
         """How the session stands, for the `_meta` of an answer."""
+        counts = snapshot.Counts()
         if self._agents is not None:
             supervisor = self._agents.supervisor
             below = list(supervisor.tree.root.descendants())
-            self._progress.counts = snapshot.Counts(
+            counts = snapshot.Counts(
                 supervisor.usage,
                 supervisor.budgets.turns,
                 supervisor.budgets.subagents,
                 sum(node.settled_at is None for node in below),
             )
-        return {snapshot.KEY: self._progress.snapshot(), edges.KEY: self._edges.told}
+        return {snapshot.KEY: self._progress.snapshot(counts), edges.KEY: self._edges.told}
+
+    def _prompts(self) -> list[_Prompt]:
+        """Those that may have no answer yet."""
+        return [*self._queue, *([self._current] if self._current is not None else [])]
 
     async def _next(self) -> _Prompt | None:
         """The next prompt that has no answer yet; None when the session is to end."""
@@ -185,11 +190,16 @@ class Session:
     async def _open(self, prompt: _Prompt) -> None:
         """Open the session, and work on `prompt` and on those that come behind it."""
         if self._over is not None:
-            self._answer_with(self._over)
+            self._settle(prompt, "error", self._over)
             return
         opened = False
+        self._attempts += 1
+        ledger = self.id if self._attempts == 1 else f"{self.id}-{self._attempts}"
         try:
-            async with open_order(self._order, self._emit, self._connected) as agents, trio.open_nursery() as nursery:
+            async with (
+                open_order(self._order, ledger, self._emit, self._connected) as agents,
+                trio.open_nursery() as nursery,
+            ):
                 opened, self._agents = True, agents
                 nursery.start_soon(self._show_output)
                 following: _Prompt | None = prompt
@@ -199,74 +209,55 @@ class Session:
                 nursery.cancel_scope.cancel()
         except* ClientLost:
             raise
-        except* (UserError, LedgerError, WireError) as group:
-            self._fail_with(first_of(group), opened=opened)
-        except* Exception as group:  # noqa: BLE001  nobody foresaw it: the end of this session, and not of the others
-            _log.error("the session %s has failed", self.id, exc_info=group)
-            error = first_of(group)
-            details = f"{type(error).__name__}: {error}"
-            self._end(partial(self._failure, "the session has failed", kind="internal", details=details))
-
-    def _fail_with(self, error: Exception, *, opened: bool) -> None:
-        lost = partial(self._workspace_lost, str(error))
-        if opened:
-            self._end(lost)
-        elif not isinstance(error, UserError | LedgerError | CallError):
-            self._answer_with(lost)
-        else:
-            details = str(error)
-            self._answer_with(
-                partial(self._failure, "the session cannot be opened", kind="configuration", details=details)
-            )
-
-    def _end(self, failure: Callable[[], RpcError]) -> None:
-        """Answer the prompt that is being worked on with `failure`, and all that come later."""
-        self._over = self._over or failure
-        self._answer_with(self._over)
-
-    def _answer_with(self, failure: Callable[[], RpcError]) -> None:
-        if self._current is not None:
-            self._current.answer(failure())
-            self._current = None
+        except* Exception as group:  # noqa: BLE001  whatever it is, it is the end of this session, and not of the others
+            failure = failure_of(first_of(group), opened=opened)
+            if failure.kind == "internal":
+                _log.error("session %s has failed", self.id, exc_info=group)
+            if opened:
+                self._over = self._over or failure
+            if self._current is not None:
+                self._settle(self._current, "error", self._over or failure)
 
     async def _work(self, prompt: _Prompt, agents: Agents) -> None:
         """Let the root agent work on `prompt`, and answer it."""
         if prompt.result is not None:
             return
-        prompt.began, mark = True, self._edges.mark()
-        before = agents.supervisor.usage
-        result: dict[str, Any] | RpcError | None = None
+        prompt.began, mark, before = True, self._edges.mark(), agents.supervisor.usage
+        outcome: Outcome | None = None
+        failure: Failure | None = None
         with prompt.scope:
             try:
                 with self.steering.turn(agents.supervisor) as carried:
                     outcome = await agents.agent.prompt(behind(carried, prompt.content))
-            except ModelError as error:
-                result = self._model_failed(error)
-            except LedgerError as error:
-                result = self._failure("the session cannot be recorded", kind="ledger", details=str(error))
-            except SessionLost as error:
-                self._over = partial(self._workspace_lost, str(error))
-                result = self._over()
-            else:
-                result = await self._finish(outcome, before, agents)
-        if result is None or isinstance(result, RpcError):
+                await self._show_answer(outcome)
+            except (ModelError, LedgerError, SessionLost) as error:
+                failure = failure_of(error, opened=True)
+                if isinstance(error, SessionLost):
+                    self._over = failure
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self.steering.forget(agents.supervisor)
+        for update in list(self._updates.unfinished()):
+            await self._show(self.id, update)
+        if outcome is None:  # the conversation is as it was before
             self._edges.roll_back(mark)
-            agents.stop = self._progress.stop = "error" if result is not None else "cancelled"
-        prompt.answer(self._response("cancelled", before) if result is None else result)
-        self._current = None
+        agents.stop = outcome.stop if outcome is not None else "error" if failure is not None else "cancelled"
+        self._settle(prompt, agents.stop, failure, before)
 
-    async def _finish(self, outcome: Outcome, before: Usage, agents: Agents) -> dict[str, Any]:
-        """Show what was not shown, and answer."""
-        agents.stop = self._progress.stop = outcome.stop
+    async def _show_answer(self, outcome: Outcome) -> None:
+        """What was not shown of it."""
         if outcome.answer.strip() and self._updates.said != outcome.answer:
             for update in self._updates.message(outcome.answer):
                 await self._show(self.id, update)
-        return self._response(outcome.stop, before)
 
-    def _response(self, stop: str, before: Usage | None = None) -> dict[str, Any]:
-        """What a prompt is answered with. `before` is the usage when it began, None if it did not."""
-        if stop == "cancelled":
-            self._progress.stop = stop
+    def _settle(self, prompt: _Prompt, stop: str, failure: Failure | None = None, before: Usage | None = None) -> None:
+        """Answer `prompt`, which has ended with `stop`. `before` is the usage when it began, None if it did not."""
+        if prompt.result is not None:
+            return
+        self._progress.stop = stop
+        if failure is not None:
+            prompt.answer(failure.answer(self.meta))
+            return
         response: dict[str, Any] = {"stopReason": snapshot.stop_reason(stop), "_meta": self.meta}
         if before is not None and self._agents is not None:
             usage = self._agents.supervisor.usage
@@ -276,19 +267,7 @@ class Session:
                 "cachedReadTokens": usage.cached_tokens - before.cached_tokens,
             }
             response["usage"] = spent | {"totalTokens": spent["inputTokens"] + spent["outputTokens"]}
-        return response
-
-    def _model_failed(self, error: ModelError) -> RpcError:
-        kind = "model_refused" if error.refused else "model_transport"
-        return self._failure("the model gave no reply", kind=kind, retryable=not error.refused, details=str(error))
-
-    def _workspace_lost(self, reason: str) -> RpcError:
-        return self._failure("the workspace is lost", kind="workspace_lost", details=reason)
-
-    def _failure(self, message: str, *, kind: str, details: str, retryable: bool = False) -> RpcError:
-        self._progress.stop = "error"
-        data = {"kind": kind, "retryable": retryable, "details": details, "_meta": self.meta}
-        return RpcError(INTERNAL_ERROR, message, data)
+        prompt.answer(response)
 
     async def _emit(self, event: Event) -> None:
         if isinstance(event, SessionStarted):
@@ -312,7 +291,3 @@ class Session:
             yield
         finally:
             self._abandon = None
-
-    def _notify(self) -> None:
-        self._news.set()
-        self._news = trio.Event()

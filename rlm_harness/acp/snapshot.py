@@ -51,7 +51,6 @@ class Progress:
     """Counted from the events of a session, for its snapshots."""
 
     def __init__(self, contract: Contract) -> None:
-        self.counts = Counts()
         self.stop: str | None = None
         """How the last prompt ended: as the turn loop calls it, or `cancelled` or `error`."""
         self._contract = contract
@@ -96,9 +95,9 @@ class Progress:
             if name in self._by_skill or len(self._by_skill) < SKILLS_COUNTED:
                 self._by_skill[name] += count
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self, counts: Counts) -> dict[str, Any]:
         """What is null is left out."""
-        counts, limits = self.counts, self._contract.policy
+        limits = self._contract.policy
         usage = counts.usage
         told = {
             "session_id": self._contract.session_id,
@@ -110,7 +109,7 @@ class Progress:
                 "completion_tokens": usage.completion_tokens,
                 "total_tokens": usage.prompt_tokens + usage.completion_tokens,
             },
-            "metrics": self._metrics(),
+            "metrics": self._metrics(counts.subagents),
             "programmatic_tool_call_stats": {
                 "python_total": self._skill_calls + self._skill_calls_below,
                 "bash_total": 0,
@@ -123,6 +122,8 @@ class Progress:
                     "max_depth": limits.max_depth,
                     "max_concurrent_subagents": limits.max_concurrent_subagents,
                     "max_subagent_calls": limits.max_subagent_calls,
+                    "max_total_turns": limits.max_total_turns,
+                    "max_total_tokens": limits.max_total_tokens,
                     "max_tokens": limits.max_tokens,
                     "compaction": limits.compaction,
                     "summarize_at_tokens": limits.summarize_at_tokens,
@@ -134,11 +135,11 @@ class Progress:
         }
         return _without_nulls(told)
 
-    def _metrics(self) -> dict[str, int | float]:
+    def _metrics(self, subagents: int) -> dict[str, int | float]:
         """Numbers only. Those of skills called from commands are 0: there is no way to do that."""
         below = {
-            "sub_rlm_num_calls": self.counts.subagents,
-            "has_sub_rlm": int(self.counts.subagents > 0),
+            "sub_rlm_num_calls": subagents,
+            "has_sub_rlm": int(subagents > 0),
             "sub_rlm_num_ptc_calls_python": self._skill_calls_below,
             "sub_rlm_num_ptc_calls_bash": 0,
         }

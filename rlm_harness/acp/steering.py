@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import trio
 
-from rlm_harness.acp.jsonrpc import INVALID_PARAMS, Answer, RpcError
+from rlm_harness.acp.jsonrpc import Answer, invalid_params
 from rlm_harness.supervisor.supervisor import Supervisor
 from rlm_wire.errors import CallError
 
@@ -19,19 +19,21 @@ REMEMBERED: Final = 1000
 
 
 class _Said:
-    """One message. `entered`: it stands in the conversation; `settled`: else it will not."""
+    """One message. `known`: whether it stands in the conversation, or was `missed`."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.entered = trio.Event()
-        self.settled = trio.Event()
+        self.known = trio.Event()
+        self.missed = False
+
+    @property
+    def entered(self) -> bool:
+        return self.known.is_set() and not self.missed
 
     async def outcome(self) -> dict[str, Any]:
         """What the client is told, when that is known."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_then_cancel, self.entered, nursery.cancel_scope)
-            nursery.start_soon(_then_cancel, self.settled, nursery.cancel_scope)
-        return {"outcome": "injected"} if self.entered.is_set() else dict(NOT_RUNNING)
+        await self.known.wait()
+        return {"outcome": "injected"} if self.entered else dict(NOT_RUNNING)
 
 
 class Steering:
@@ -54,7 +56,7 @@ class Steering:
         try:
             yield carried
         except BaseException:
-            self._carried = carried + [said.text for said in self._turn if said.entered.is_set()]
+            self._carried = carried + [said.text for said in self._turn if said.entered]
             raise
         finally:
             self.end()
@@ -62,11 +64,16 @@ class Steering:
     def end(self) -> None:
         """The turn is over: what has not been heard by now will not be."""
         if self._supervisor is not None:
-            self._supervisor.tree.root.instructions.take()
             self._supervisor.tree.root.awaited.clear()
         self._supervisor = None
         for said in self._turn:
-            said.settled.set()
+            if not said.known.is_set():
+                said.missed = True
+                said.known.set()
+
+    async def forget(self, supervisor: Supervisor) -> None:
+        """Record that what was not heard is not to be heard later either: the client was told to say it again."""
+        await supervisor.mail.fail_instructions(supervisor.tree.root, "no_running_turn")
 
     def say(self, text: str, message_id: str | None) -> Answer:
         """Say `text`; what is returned waits until it is in the conversation, or will not be.
@@ -75,8 +82,8 @@ class Steering:
         """
         said = self._said.get(message_id) if message_id is not None else None
         if said is not None and said.text != text:
-            raise RpcError(INVALID_PARAMS, "invalid params", {"reason": "messageId: was another message's"})
-        if said is None or (said.settled.is_set() and not said.entered.is_set()):  # now is another time
+            raise invalid_params("messageId: was another message's")
+        if said is None or said.missed:  # now is another time
             if self._supervisor is None:
                 return _not_running
             return self._say(self._supervisor, text, message_id)
@@ -87,9 +94,9 @@ class Steering:
         try:
             instruction = supervisor.mail.queue(root, "steer", text)
         except CallError as error:
-            raise RpcError(INVALID_PARAMS, "invalid params", {"reason": f"prompt: {error.message}"}) from None
+            raise invalid_params(f"prompt: {error.message}") from None
         said = _Said(text)
-        root.awaited[instruction.id] = said.entered
+        root.awaited[instruction.id] = said.known
         self._turn.append(said)
         if message_id is not None:
             self._said[message_id] = said
@@ -97,7 +104,8 @@ class Steering:
                 del self._said[next(iter(self._said))]
 
         async def outcome() -> dict[str, Any]:
-            await supervisor.mail.note(root, instruction)
+            if not said.known.is_set():
+                await supervisor.mail.note(root, instruction)
             return await said.outcome()
 
         return outcome
@@ -105,8 +113,3 @@ class Steering:
 
 async def _not_running() -> dict[str, Any]:
     return dict(NOT_RUNNING)
-
-
-async def _then_cancel(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()

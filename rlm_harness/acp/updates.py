@@ -17,12 +17,14 @@ from acp.helpers import (
     tool_content,
     tool_diff_content,
     update_agent_message_text,
+    update_agent_thought_text,
     update_plan,
     update_tool_call,
 )
 from acp.schema import (
     AgentMessageChunk,
     AgentPlanUpdate,
+    AgentThoughtChunk,
     FileEditToolCallContent,
     PlanEntryStatus,
     SessionNotification,
@@ -38,6 +40,8 @@ from rlm_harness.events import (
     AgentSpawned,
     Compacting,
     Event,
+    Reconnected,
+    Reconnecting,
     Retrying,
     TextDelta,
     ToolFinished,
@@ -46,7 +50,7 @@ from rlm_harness.events import (
     TurnStarted,
 )
 
-Update: TypeAlias = AgentMessageChunk | ToolCallStart | ToolCallProgress | AgentPlanUpdate
+Update: TypeAlias = AgentMessageChunk | AgentThoughtChunk | ToolCallStart | ToolCallProgress | AgentPlanUpdate
 
 SHOWN_OUTPUT: Final = 16 * 1024
 """Characters of live output that are shown: the end of it. Each update has all that is to be seen."""
@@ -93,8 +97,15 @@ class Updates:
                 yield self._shown_plan()
             case _ if event.agent:
                 pass  # what agents below do is theirs
-            case TurnStarted() | Retrying() | Compacting():
-                self._message, self.said = "", ""  # what comes next is another message
+            case TurnStarted() | Compacting():
+                self._begin_message()
+            case Retrying(reason, delay):
+                self._begin_message()
+                yield _note(f"The model gave no reply: {reason}. Trying again in {delay:.0f} s.")
+            case Reconnecting(reason):
+                yield _note(f"The connection to the workspace is lost: {reason}. What runs there goes on.")
+            case Reconnected():
+                yield _note("The connection to the workspace is back.")
             case TextDelta(text):
                 yield from self.message(text)
             case ToolStarted():
@@ -102,10 +113,25 @@ class Updates:
             case ToolOutput(call, text) if call in self._ids:
                 self._output[call] = (self._output.get(call, "") + text)[-SHOWN_OUTPUT:]
                 self._fresh.add(call)
-            case ToolFinished() if event.call in self._ids:  # else it was refused, and never began
+            case ToolFinished() if event.call in self._ids:
                 yield self._finished(event)
+            case ToolFinished():
+                yield self._refused(event)
             case _:
                 pass
+
+    def unfinished(self) -> Iterator[Update]:
+        """The end of tool calls that have none, as what they ran in was lost."""
+        for call in self._ids.values():
+            yield update_tool_call(call, status="failed")
+        self._ids.clear()
+        self._output.clear()
+        self._fresh.clear()
+        self._diffs.clear()
+
+    def _begin_message(self) -> None:
+        """What comes next is another message."""
+        self._message, self.said = "", ""
 
     def message(self, text: str) -> Iterator[Update]:
         """More of what the agent says."""
@@ -152,9 +178,24 @@ class Updates:
             raw_output={"status": event.status, "exit_code": event.exit_code, "duration": round(event.duration, 3)},
         )
 
+    def _refused(self, event: ToolFinished) -> Update:
+        """It never began: there was something wrong with the call."""
+        return start_tool_call(
+            f"refused.{secrets.token_hex(8)}",
+            event.tool,
+            kind=_KINDS.get(event.tool, "other"),
+            status="failed",
+            content=[tool_content(text_block(event.content))],
+        )
+
     def _shown_plan(self) -> Update:
         latest = list(self._plan.values())[-PLAN_LIMIT:]
         return update_plan([plan_entry(content, status=status) for content, status in latest])
+
+
+def _note(text: str) -> Update:
+    """What is no part of the answer, but keeps who watches from wondering."""
+    return update_agent_thought_text(f"{text}\n")
 
 
 def notification(session: str, update: Update) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rlm_harness.commands.options import DEFAULT_BASE_URL
+from rlm_harness.commands.options import CONCURRENCY, DEFAULT_BASE_URL, MAX_DEPTH, add_budgets
 from rlm_harness.commands.output import complain
 
 if TYPE_CHECKING:
@@ -20,10 +20,13 @@ examples:
       for a rollout framework, which says in session/new what it wants: model, endpoint, limits, workspace
   OPENAI_API_KEY=... rlm-harness acp --model gpt-5
       for an editor, which does not: name this as the command of an agent in its settings
+  rlm-harness acp --model qwen3 --base-url http://127.0.0.1:8000/v1 --max-tokens 2000000 --max-depth 0
+      with another endpoint, which needs no key, and within limits
 
 Messages come and go on standard input and output, one a line, as the Agent Client Protocol says. It ends when its input
-ends, and on SIGTERM. Every session leaves its ledger in ~/.rlm/sessions, or in sessions below RLM_HOME.
-Exit codes: 0 the input has ended, 2 a mistake in what was asked for.
+ends, and on SIGTERM. Every session leaves its ledger in ~/.rlm/sessions, or in sessions below RLM_HOME, under the id
+that the client knows: rlm-harness show ID.
+Exit codes: 0 the input has ended, or it was told to end; 2 a mistake in what was asked for.
 """
 
 
@@ -37,7 +40,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--model", metavar="NAME", help="the model of sessions whose client names none")
     parser.add_argument("--base-url", metavar="URL", help=f"its endpoint; OPENAI_BASE_URL or {DEFAULT_BASE_URL}")
     parser.add_argument("--api-key-file", metavar="PATH", help="a file with the key, instead of OPENAI_API_KEY")
-    parser.set_defaults(run=_run)
+    limits = parser.add_argument_group("limits", "of each session whose client names no model")
+    add_budgets(limits, tokens="no limit")
+    parser.set_defaults(run=_run, max_depth=MAX_DEPTH, concurrency=CONCURRENCY)
 
 
 def rlm(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -82,13 +87,24 @@ def _defaults(options: argparse.Namespace) -> Contract | None:
         return None
     if key is None and base_url == DEFAULT_BASE_URL:
         raise UserError("no API key: set OPENAI_API_KEY, or name a file with --api-key-file")
+    if options.concurrency < options.max_depth:
+        raise UserError("--concurrency must be at least --max-depth")
     from rlm_harness.acp.contract import Contract, Limits, Provider
+    from rlm_harness.model.chat import completions_url
 
+    completions_url(base_url)  # now, and not only when the client opens a session
     return Contract(
         session_id="default",
         model=options.model,
         provider=Provider(base_url=base_url, api_key=key.reveal() if key is not None else "none"),
-        policy=Limits(allow_git=True),
+        policy=Limits(
+            allow_git=True,
+            max_total_turns=options.max_turns,
+            max_total_tokens=options.max_tokens,
+            max_depth=options.max_depth,
+            max_subagent_calls=options.max_agents,
+            max_concurrent_subagents=options.concurrency,
+        ),
         system_prompt_path=None,
         append_to_system_prompt=None,
         skills=["bash", "edit", "fetch"],

@@ -44,14 +44,14 @@ def add_skills(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_limits(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """What all agents together may use; gives the command back."""
+def add_budgets(command: argparse.ArgumentParser, tokens: str = str(MAX_TOKENS)) -> argparse.ArgumentParser:
+    """What all agents together may use, by default so many `tokens`; gives the command back."""
     command.add_argument("--max-turns", metavar="N", type=_positive, help="give up after N model calls, of all agents")
     command.add_argument(
         "--max-tokens",
         metavar="N",
         type=_positive,
-        help=f"give up after N tokens, of all agents (default {MAX_TOKENS})",
+        help=f"give up after N tokens, of all agents (default {tokens})",
     )
     command.add_argument(
         "--max-depth",
@@ -66,6 +66,12 @@ def add_limits(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
         type=_positive,
         help=f"model calls at the same time, of all agents (default {CONCURRENCY})",
     )
+    return command
+
+
+def add_limits(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Budgets, and what agents can do; gives the command back."""
+    add_budgets(command)
     command.add_argument(
         "--tools", metavar="NAMES", type=_tools, help="which tools there are, by comma; all if not given"
     )

@@ -16,8 +16,8 @@ examples:
   rlm-harness show 3f9c --json | jq '.agents[].records[] | select(.type == "tool_result")'
       every record of every agent
 
-A session that is running can be shown too, as far as it has come. Of a damaged one all is shown that can be read; a line
-that begins with "!" says which lines of which file are left out.
+A session that is running can be shown too, as far as it has come. Of a damaged one all is shown that can be read; a
+line that begins with "!" says which lines of which file are left out.
 Exit codes: 0 shown, 1 not all of it could be read (what could is shown), 2 there is no such session, or more than one.
 """
 

@@ -340,9 +340,9 @@ def completions_url(base_url: str) -> str:
         url = httpx.URL(base_url)
         url.host.encode("idna")  # as the look-up will, and there nobody expects that it cannot be done
     except (httpx.InvalidURL, TypeError, UnicodeError) as error:
-        raise UserError(f"{base_url!r} is not a URL: {error}") from None
-    if url.scheme not in {"http", "https"} or not url.host:
-        raise UserError(f"{base_url!r} is not an http:// or https:// URL")
+        raise UserError(f"the base URL is not one: {error}") from None
     if url.userinfo or url.query or url.fragment:
         raise UserError("a base URL has no user, password, query or fragment; the key has its own place")
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise UserError(f"{base_url!r} is not an http:// or https:// URL")
     return f"{base_url.rstrip('/')}/chat/completions"

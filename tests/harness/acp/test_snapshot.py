@@ -55,23 +55,22 @@ async def test_calls_of_skills_are_counted_for_the_agent_and_for_those_below_it(
 
 
 def test_there_is_a_number_for_everything_before_anything_has_happened():
-    metrics = progress(max_depth=1).snapshot()["metrics"]
+    metrics = progress(max_depth=1).snapshot(Counts())["metrics"]
     assert set(metrics) == METRICS
     assert set(metrics.values()) == {0}
     assert all(type(number) in (int, float) for number in metrics.values())
 
 
 def test_agents_below_are_counted_only_where_there_may_be_some():
-    alone, some = progress(max_depth=0).snapshot()["metrics"], progress(max_depth=1).snapshot()["metrics"]
+    alone, some = progress(max_depth=0).snapshot(Counts())["metrics"], progress(max_depth=1).snapshot(Counts())["metrics"]
     below = {"sub_rlm_num_calls", "has_sub_rlm", "sub_rlm_num_ptc_calls_python", "sub_rlm_num_ptc_calls_bash"}
     assert some.keys() - alone.keys() == below
 
 
 def test_a_child_that_calls_skills_is_enough_for_the_session_to_have_done_so():
     session = progress(max_depth=1)
-    session.counts = Counts(subagents=1)
     session.take(called("child", bash=2))
-    metrics = session.snapshot()["metrics"]
+    metrics = session.snapshot(Counts(subagents=1))["metrics"]
     assert (metrics["num_ptc_calls_python"], metrics["sub_rlm_num_ptc_calls_python"], metrics["has_ptc"]) == (0, 2, 1)
 
 
@@ -80,7 +79,7 @@ def test_names_that_cells_make_up_are_counted_but_not_kept_without_end():
     for number in range(SKILLS_COUNTED + 50):
         session.take(called(**{f"skill_{number}": 1}))
     session.take(called(skill_0=1))
-    stats = session.snapshot()["programmatic_tool_call_stats"]
+    stats = session.snapshot(Counts())["programmatic_tool_call_stats"]
     assert stats["python_total"] == SKILLS_COUNTED + 51
     assert len(stats["by_tool_python"]) == SKILLS_COUNTED
     assert stats["by_tool_python"]["skill_0"] == 2
