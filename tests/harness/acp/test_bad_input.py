@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import termios
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -104,6 +104,8 @@ async def test_all_that_is_wrong_with_a_contract_is_told_by_path_without_its_sec
             ({"system_prompt_path": "nowhere.md"}, "system_prompt_path"),
             ({"execution_cwd": str(workdir / "nowhere")}, "execution_cwd"),
             ({"provider": {"base_url": "ftp://x", "api_key": KEY}}, "provider.base_url"),
+            ({"provider": {"base_url": f"http://u:{KEY}@/x y", "api_key": "k" * 9}}, "provider.base_url"),
+            ({"provider": {"base_url": f"ftp://u:{KEY}@h/", "api_key": "k" * 9}}, "provider.base_url"),
             ({"provider": {"base_url": None, "api_key": KEY, "headers": {"Idempotency-Key": "x"}}}, "provider.headers"),
             ({"provider": {"base_url": None, "api_key": KEY, "headers": {"Content-Length": "3"}}}, "provider.headers"),
             ({"provider": {"base_url": None, "api_key": KEY, "headers": {"X": " x"}}}, "provider.headers"),
@@ -140,6 +142,12 @@ async def test_a_workspace_that_dies_ends_its_session_and_no_other(open_client, 
             with pytest.raises(Refused) as caught:
                 await client.prompt(dying, "dies")
             assert (caught.value.code, caught.value.data["kind"]) == (-32603, "workspace_lost")
+        began = client.of("tool_call")[0]["toolCallId"]
+        assert client.of("tool_call_update")[-1] == {
+            "sessionUpdate": "tool_call_update",
+            "toolCallId": began,
+            "status": "failed",
+        }
         assert (await client.prompt(living, "lives"))["stopReason"] == "end_turn"
         assert "ai.prime.rlm/session-v1" in (await client.ask("session/close", sessionId=dying))["_meta"]
 
@@ -226,38 +234,49 @@ async def test_a_client_that_does_not_read_cannot_keep_the_program(workdir, mode
         await end(process)
 
 
+@asynccontextmanager
+async def unread(stderr=None):
+    """The program, and a client that reads nothing."""
+    program = [sys.executable, "-m", "rlm_harness", "acp"]
+    process = await trio.lowlevel.open_process(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)
+    try:
+        yield process
+        with trio.fail_after(20):
+            assert await process.wait() == 0
+    finally:
+        await end(process)
+
+
 @pytest.mark.parametrize("how", ["SIGTERM", "end of input"])
 async def test_errors_that_nobody_reads_do_not_keep_the_program_when_it_is_to_end(how):
-    program = [sys.executable, "-m", "rlm_harness", "acp"]
-    process = await trio.lowlevel.open_process(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        with trio.CancelScope() as asking:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(process.stdin.send_all, b"garbage\n" * 100_000)  # until neither side can write
-                while waiting(process.stdout.fileno()) < 32 * 1024:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-                asking.cancel()
+    async with unread() as process:
+        await process.stdin.send_all(b"garbage\n")
+        size = len(await process.stdout.receive_some(4096))
+        # They do not fit into the pipe, but are not so many that the client would be given up for that.
+        await process.stdin.send_all(b"garbage\n" * (65536 // size + 50))
+        while waiting(process.stdout.fileno()) < 48 * 1024:  # noqa: ASYNC110
+            await trio.sleep(0.01)
         if how == "SIGTERM":
             process.terminate()
         else:
             await process.stdin.aclose()
-        with trio.fail_after(20):
-            assert await process.wait() == 0
-    finally:
-        await end(process)
 
 
-async def test_errors_are_still_sent_when_the_client_has_closed_its_side():
-    program = [sys.executable, "-m", "rlm_harness", "acp"]
-    process = await trio.lowlevel.open_process(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        await process.stdin.send_all(b"garbage\n" * 200)
+async def test_a_client_that_floods_and_reads_nothing_is_given_up(tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        async with unread(stderr=log) as process:
+            with suppress(trio.BrokenResourceError):
+                await process.stdin.send_all(b"garbage\n" * 100_000)
+    assert "the client has left 256 errors unread" in (tmp_path / "log").read_text()
+
+
+async def test_what_was_asked_is_answered_also_when_the_client_has_closed_its_side():
+    async with unread() as process:
+        initialize = b'{"id": 1, "method": "initialize", "params": {"protocolVersion": 1}}\n'
+        await process.stdin.send_all(initialize * 20 + b"garbage\n" * 200)
         await process.stdin.aclose()
-        with trio.fail_after(20):
-            assert await process.wait() == 0
-            assert sum([data.count(b"-32700") async for data in process.stdout]) == 200
-    finally:
-        await end(process)
+        told = b"".join([data async for data in process.stdout])
+        assert (told.count(b"protocolVersion"), told.count(b"-32700")) == (20, 200)
 
 
 async def test_a_session_can_be_closed_whatever_is_under_way(open_client, new_session):

@@ -14,14 +14,16 @@ async def test_the_model_is_told_and_given_what_was_asked_for(
     (tmp_path / "role.md").write_text("You are a gardener.\n")
     model_server.by_task = {
         "root": [
-            script.calls("bash", {"command": "echo $COLOUR; git log --all; sleep 60"}),
+            script.calls("bash", {"command": "echo $COLOUR"}),
+            script.calls("bash", {"command": "git log --all"}),
+            script.calls("bash", {"command": "yes | head -c 100000; sleep 60"}),
             script.calls("ipython", {"code": "edit; rlm.agent.spawn('leaf').result().answer"}),
             script.says("done"),
         ],
         "leaf": [script.says("ok")],
     }
     asked = {
-        "policy": {"max_depth": 1, "delegation_prompt": True, "exec_timeout": 1, "max_tool_output_bytes": 60},
+        "policy": {"max_depth": 1, "delegation_prompt": True, "exec_timeout": 1, "max_tool_output_bytes": 600},
         "system_prompt_path": str(tmp_path / "role.md"),
         "append_to_system_prompt": "for the root",
         "subagent_append_to_system_prompt": "for those below",
@@ -42,8 +44,11 @@ async def test_the_model_is_told_and_given_what_was_asked_for(
     assert [tool["function"]["name"] for tool in root["tools"]] == ["ipython", "bash", "wait"]
     assert all(headers["x-team"] == "blue" for headers in model_server.headers)
     results = [message["content"] for message in model_server.requests[-1]["messages"] if message["role"] == "tool"]
-    assert "bytes omitted" in results[0] or "--all" in results[0]  # the git guard is on
-    assert "ok" in results[1]
+    assert results[0] == "blue\n"
+    assert "--all" in results[1]  # which the git guard refuses
+    assert "timed out after 1" in results[2]
+    assert "bytes omitted" in results[2]
+    assert "ok" in results[3]
 
 
 async def test_a_budget_ends_a_prompt_and_says_which(open_client, new_session, model_server, script):

@@ -1,6 +1,10 @@
 """Sessions as clients see them: a real process, a real worker, and a model that follows a script."""
 
+import os
+import sys
+
 import pytest
+import trio
 from harness.acp.client import KEY, Refused
 
 SNAPSHOT = "ai.prime.rlm/session-v1"
@@ -78,6 +82,44 @@ async def test_model_calls_have_names_and_edges_lead_from_one_to_the_next(
     assert (statuses[0], statuses[-1]) == (["pending"], ["completed"])
 
 
+async def test_who_watches_sees_why_nothing_happens(open_client, new_session, model_server, script):
+    model_server.answers = [
+        script.status(503, {"error": {"message": "busy"}}),
+        script.calls("edit", {"file": "a.txt"}),
+        script.says("Fine."),
+    ]
+    async with open_client() as client:
+        await client.prompt(await new_session(client), "go")
+        assert "busy" in client.of("agent_thought_chunk")[0]["content"]["text"]
+        refused = client.of("tool_call")[0]
+        assert (refused["title"], refused["status"]) == ("edit", "failed")
+        assert "arguments of edit" in refused["content"][0]["content"]["text"]
+        assert client.reply == "Fine."
+
+
+async def test_a_session_is_found_by_the_id_that_its_client_knows(
+    open_client, new_session, model_server, script, tmp_path
+):
+    model_server.answers = [script.says("Fine.")]
+    async with open_client() as client:
+        session = await new_session(client)
+        await client.prompt(session, "go")
+    program = [sys.executable, "-m", "rlm_harness", "show", session]
+    shown = await trio.run_process(program, env=os.environ | {"RLM_HOME": str(tmp_path / "home")}, capture_stdout=True)
+    assert b"Fine." in shown.stdout
+
+
+async def test_an_editors_session_has_the_limits_of_the_command_line(open_client, model_server, script, workdir):
+    model_server.answers = [script.calls("bash", {"command": "true"}, text="I look.")]
+    limits = ["--model", "m", "--base-url", model_server.base_url, "--max-turns", "1"]
+    async with open_client(*limits) as client:
+        session = (await client.ask("session/new", cwd=str(workdir), mcpServers=[]))["sessionId"]
+        answer = await client.prompt(session, "go")
+    assert answer["stopReason"] == "max_turn_requests"
+    told = answer["_meta"][SNAPSHOT]["limits"]
+    assert (told["max_total_turns"], told["max_depth"], "max_total_tokens" in told) == (1, 1, False)
+
+
 async def test_pictures_go_to_the_model(open_client, new_session, model_server, script):
     model_server.answers = [script.says("A dot.")]
     blocks = [{"type": "text", "text": "What is "}, {"type": "text", "text": "it?"}]
@@ -85,6 +127,8 @@ async def test_pictures_go_to_the_model(open_client, new_session, model_server, 
         session = await new_session(client)
         picture = {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="}
         await client.ask("session/prompt", sessionId=session, prompt=[*blocks, picture])
+        with pytest.raises(Refused, match="prompt.0.data: is not Base64"):
+            await client.ask("session/prompt", sessionId=session, prompt=[picture | {"data": "!!!"}])
     assert model_server.requests[0]["messages"][1]["content"] == [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
@@ -155,6 +199,9 @@ async def test_closing_gives_the_last_state_as_often_as_it_is_asked_for(open_cli
         closing = [await client.send("session/close", sessionId=session) for _ in range(2)]
         closed = [await client.answer(number) for number in closing]
         assert closed[0] == closed[1]
+        for method in ("session/prompt", "_session/steering"):
+            with pytest.raises(Refused, match="the session is closed"):
+                await client.ask(method, sessionId=session, prompt=[{"type": "text", "text": "go"}])
         assert closed[0]["_meta"][SNAPSHOT]["last_stop_reason"] == "cancelled"
         assert (await client.answer(prompt))["stopReason"] == "cancelled"
         assert await client.ask("session/close", sessionId=session) == closed[0]

@@ -62,7 +62,10 @@ def test_there_is_a_number_for_everything_before_anything_has_happened():
 
 
 def test_agents_below_are_counted_only_where_there_may_be_some():
-    alone, some = progress(max_depth=0).snapshot(Counts())["metrics"], progress(max_depth=1).snapshot(Counts())["metrics"]
+    alone, some = (
+        progress(max_depth=0).snapshot(Counts())["metrics"],
+        progress(max_depth=1).snapshot(Counts())["metrics"],
+    )
     below = {"sub_rlm_num_calls", "has_sub_rlm", "sub_rlm_num_ptc_calls_python", "sub_rlm_num_ptc_calls_bash"}
     assert some.keys() - alone.keys() == below
 
