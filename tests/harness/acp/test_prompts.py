@@ -127,7 +127,7 @@ async def test_pictures_go_to_the_model(open_client, new_session, model_server, 
         session = await new_session(client)
         picture = {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="}
         await client.ask("session/prompt", sessionId=session, prompt=[*blocks, picture])
-        with pytest.raises(Refused, match="prompt.0.data: is not Base64"):
+        with pytest.raises(Refused, match=r"prompt\.0\.data: is not Base64"):
             await client.ask("session/prompt", sessionId=session, prompt=[picture | {"data": "!!!"}])
     assert model_server.requests[0]["messages"][1]["content"] == [
         {"type": "text", "text": "What is it?"},
