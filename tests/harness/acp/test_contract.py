@@ -1,11 +1,45 @@
 """The fields of a contract do what they say."""
 
+import json
+import re
 import sys
 from pathlib import Path
 
+import msgspec
+
+from rlm_harness.acp.contract import Contract, Limits, Provider, check_untrusted
 from rlm_harness.prompts import DELEGATION
 
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "acp.md").read_text()
 SNAPSHOT = "ai.prime.rlm/session-v1"
+
+
+def defaults(kind, prefix=""):
+    """Of each field, by its path, what it is if it is not there; None: it must be there."""
+    for field in msgspec.structs.fields(kind):
+        nested = {"provider": Provider, "policy": Limits}.get(field.name)
+        if field.required:
+            default = None
+        elif field.default is msgspec.NODEFAULT:
+            default = field.default_factory()
+        else:
+            default = field.default
+        yield prefix + field.name, None if field.required else json.dumps(default)
+        if nested is not None:
+            yield from defaults(nested, f"{field.name}.")
+
+
+def test_each_field_is_documented_with_its_default():
+    told = dict(re.findall(r"^\| `([a-z_.]+)` \| (`.*?`|is needed) \|", DOCUMENT, re.MULTILINE))
+    expected = {path: "is needed" if default is None else f"`{default}`" for path, default in defaults(Contract)}
+    del expected["provider"]
+    assert told == expected
+
+
+def test_the_least_contract_of_the_documentation_is_one():
+    blocks = re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
+    contract, unknown = check_untrusted(json.loads(blocks[-1]))
+    assert (contract.session_id, unknown) == ("rollout-1", [])
 
 
 async def test_the_model_is_told_and_given_what_was_asked_for(
