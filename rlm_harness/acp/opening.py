@@ -28,6 +28,7 @@ from rlm_harness.secrets import Secret, UserError
 from rlm_harness.skills.opening import open_skills
 from rlm_harness.skills.table import SkillTable
 from rlm_harness.supervisor.policy import Policy
+from rlm_wire.transports.tcp import join_address
 
 REQUEST_HEADER: Final = "X-ACP-Model-Request-ID"
 
@@ -173,6 +174,4 @@ def _url(contract: Contract) -> str | None:
     if contract.execution_command is not None:
         return f"stdio:{shlex.join(contract.execution_command)}"
     tcp = contract.execution_tcp
-    if tcp is None:
-        return None
-    return f"tcp://[{tcp.host}]:{tcp.port}" if ":" in tcp.host else f"tcp://{tcp.host}:{tcp.port}"
+    return join_address(tcp.host, tcp.port, scheme="tcp") if tcp is not None else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shlex
 from typing import Any
+from urllib.parse import urlsplit
 
 from verifiers.v1.acp import ACPConfig
 from verifiers.v1.clients import ModelContext
@@ -92,11 +93,15 @@ class SplitRLMHarness(RLMHarness):
         place = {"execution_cwd": str(runtime.workdir)}
         if self._address is None:
             return place | {"execution_command": self._worker}
-        host, _, port = self._address.rpartition(":")
         token = self.config.resolved_env.get("RLM_TOKEN")
-        if not (port.isdigit() and token):
-            raise HarnessError("RLM_WORKER_ADDRESS is HOST:PORT, and needs RLM_TOKEN with it")
-        return place | {"execution_tcp": {"host": host, "port": int(port), "token": token}}
+        try:
+            address = urlsplit(f"//{self._address}")
+            host, port = address.hostname, address.port
+        except ValueError:
+            host, port = None, None
+        if not (host and port and token):
+            raise HarnessError("RLM_WORKER_ADDRESS is HOST:PORT, or [HOST]:PORT for IPv6, and needs RLM_TOKEN with it")
+        return place | {"execution_tcp": {"host": host, "port": port, "token": token}}
 
     @property
     def _address(self) -> str | None:

@@ -56,6 +56,7 @@ def agent(interception: InterceptionServer | None = None) -> Agent:
 
 def told(trace) -> dict:
     return {
+        "id": trace.id,
         "ok": trace.ok,
         "place": trace.agent.runtime.id,
         "stop": trace.stop_condition,

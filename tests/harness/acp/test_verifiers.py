@@ -63,7 +63,9 @@ async def roll_out(model_server, environment, harness, *more):
     with trio.fail_after(150):
         done = await trio.run_process(program, env=environment, capture_stdout=True, capture_stderr=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    results = json.loads(done.stdout.splitlines()[-1])
+    assert not [result["id"] for result in results.values() if Path(STATE, result["id"]).exists()]
+    return results
 
 
 def results_of_tools(model_server, task):
