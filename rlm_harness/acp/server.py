@@ -6,6 +6,7 @@ import signal
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -158,7 +159,7 @@ class Server:
             agent_capabilities=AgentCapabilities(
                 load_session=False,
                 prompt_capabilities=PromptCapabilities(image=True, audio=False, embedded_context=True),
-                mcp_capabilities=McpCapabilities(http=True, sse=False),
+                mcp_capabilities=McpCapabilities(http=find_spec("mcp") is not None, sse=False),
                 session_capabilities=SessionCapabilities(close=SessionCloseCapabilities()),
             ),
             agent_info=Implementation(name="rlm", title="RLM", version=__version__),
