@@ -20,6 +20,12 @@ KEY: Final = "ai.prime.rlm/runtime-v1"
 MOST_SHOWN: Final = 512 * 1024
 """Bytes of a tool's result that can be shown at most: so much is kept of each."""
 
+LONGEST_TIMEOUT: Final = 7 * 24 * 3600
+"""Seconds that one command or cell may be given at most."""
+
+COMMAND_LIMIT: Final = 64 * 1024
+"""Characters of `execution_command`, all words together."""
+
 _OUR_HEADERS: Final = {
     "idempotency-key",
     "x-stainless-retry-count",
@@ -40,6 +46,7 @@ _UNSUPPORTED: Final = (
 """Fields of which we know what they mean, and which cannot be applied here."""
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
+Seconds = Annotated[int, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 ToolName = Literal["bash", "edit", "fetch", "ipython"]
@@ -50,7 +57,7 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """An OpenAI-compatible endpoint. `base_url` None: OpenAI's own."""
 
-    base_url: str | None
+    base_url: Annotated[str, msgspec.Meta(max_length=4096)] | None
     api_key: Text
     headers: dict[str, str] = {}
     max_retries: Count = 5
@@ -67,7 +74,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_total_turns: Positive | None = None
     max_total_tokens: Positive | None = 1_000_000
     max_tool_output_bytes: Annotated[int, msgspec.Meta(gt=0, le=MOST_SHOWN)] | None = None
-    exec_timeout: Positive = EXEC_TIMEOUT
+    exec_timeout: Seconds = EXEC_TIMEOUT
     max_tokens: Positive | None = None
     compaction: bool = True
     summarize_at_tokens: Positive | None = None
@@ -81,7 +88,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Tcp(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that listens on a private network."""
 
-    host: Text
+    host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
     port: Annotated[int, msgspec.Meta(gt=0, lt=65536)]
     token: Text
 
@@ -93,7 +100,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     """See the fields' names; `execution_*` say where the workspace is, if it is not here."""
 
     session_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}\Z")]
-    model: Text
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
     provider: Provider
     policy: Limits
     system_prompt_path: str | None
@@ -191,6 +198,11 @@ def _across(contract: Contract) -> list[str]:
         faults.append("provider.api_key: HTTP cannot carry it")
     if "search" in contract.skills and not contract.search_api_key:
         faults.append("search_api_key: is missing, and the skill search needs it")
+    for name, value in contract.kernel_env.items():
+        if not name or "=" in name or "\0" in name + value:
+            faults.append(f"kernel_env.{name[:100]!r}: is nothing that an environment can have")
+    if sum(map(len, contract.execution_command or ())) > COMMAND_LIMIT:
+        faults.append(f"execution_command: has more than {COMMAND_LIMIT} characters")
     if contract.execution_command is not None and contract.execution_tcp is not None:
         faults.append("execution_tcp: there is an execution_command, too; which is it?")
     return faults

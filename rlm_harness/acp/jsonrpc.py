@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -15,7 +16,7 @@ import msgspec
 import trio
 
 from rlm_harness.lines import LINE_LIMIT, Lines, LineTooLong
-from rlm_harness.surrogates import without_halves
+from rlm_harness.surrogates import decode, without_halves
 from rlm_wire.broker.groups import one_error
 from rlm_wire.errors import TransportError
 from rlm_wire.transports.base import ByteStream
@@ -26,6 +27,9 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 NOT_FOUND: Final = -32002
+
+VALUES_LIMIT: Final = 20_000
+"""Values in one message, those in others included: each costs far more memory than the bytes that it is written in."""
 
 ERRORS_LIMIT: Final = 256
 """Errors that were not sent yet, as the client does not read; what it says then has to wait."""
@@ -88,6 +92,10 @@ class _Incoming(msgspec.Struct):
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+_INCOMING: Final = msgspec.json.Decoder(_Incoming)
+
+_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+
 Answer: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
 """Gives the result of a request. Raises RpcError."""
 
@@ -96,19 +104,28 @@ Admit: TypeAlias = Callable[[Message], Answer]
 
 
 def parse_untrusted(line: bytes) -> Message | None:
-    """The message in `line`, None if it is an answer. Raises RpcError."""
+    """The message in `line`, None if it is an answer. Halves of characters become U+FFFD. Raises RpcError."""
+    if _has_too_many_values(line):
+        raise RpcError(INVALID_REQUEST, f"the message has more than {VALUES_LIMIT} values")
     try:
-        incoming = msgspec.json.decode(line, type=_Incoming)
+        incoming = decode(_INCOMING, line)
     except msgspec.ValidationError as error:
-        raise RpcError(INVALID_REQUEST, "this is no request of JSON-RPC", {"reason": str(error)}) from None
+        raise RpcError(INVALID_REQUEST, f"this is no request of JSON-RPC: {error}") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise RpcError(PARSE_ERROR, "this is not JSON", {"reason": str(error)}) from None
+        raise RpcError(PARSE_ERROR, f"this is not JSON: {error}") from None
     is_answer = incoming.result is not msgspec.UNSET or incoming.error is not msgspec.UNSET
     if incoming.jsonrpc != "2.0" or (incoming.method is None and not is_answer):
         raise RpcError(INVALID_REQUEST, "this is no request of JSON-RPC 2.0")
     if incoming.method is None:
         return None
     return Message(incoming.method, incoming.id, bytes(incoming.params))
+
+
+def _has_too_many_values(line: bytes) -> bool:
+    if line.count(b",") + line.count(b"[") + line.count(b"{") <= VALUES_LIMIT:  # also counts those within texts
+        return False
+    bare = _TEXT.sub(b"", line)
+    return bare.count(b",") + bare.count(b"[") + bare.count(b"{") > VALUES_LIMIT
 
 
 def id_untrusted(line: bytes) -> RequestId | None:

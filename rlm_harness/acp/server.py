@@ -61,6 +61,9 @@ SESSIONS_LIMIT: Final = 64
 REQUESTS_LIMIT: Final = 256
 """Requests that have no answer yet, but those that close a session, for which there is as much room again."""
 
+FAULTS_TOLD: Final = 20
+"""What is wrong with the parameters of a request, at most so many times."""
+
 CLOSED_LIMIT: Final = 1000
 """Closed sessions that are remembered, for those who close them again."""
 
@@ -267,9 +270,9 @@ def _parse(message: Message, kind: type[Params]) -> Params:
     try:
         return kind.model_validate_json(message.params)
     except pydantic.ValidationError as error:
-        told = error.errors(include_input=False)
-        faults = [f"{'.'.join(map(str, fault['loc'])) or 'params'}: {fault['msg']}" for fault in told]
-        raise invalid_params(*faults) from None
+        told = error.errors(include_url=False, include_context=False, include_input=False)
+        faults = [f"{'.'.join(map(str, fault['loc'])) or 'params'}: {fault['msg']}" for fault in told[:FAULTS_TOLD]]
+        raise invalid_params(*faults, *[f"and {len(told) - FAULTS_TOLD} more"] * (len(told) > FAULTS_TOLD)) from None
 
 
 def _servers(request: NewSessionRequest, message: Message) -> list[McpServer]:

@@ -60,6 +60,32 @@ async def test_garbage_is_answered_and_harms_nothing(open_client, new_session, m
         assert "33554432 bytes" in client.strays[-1]["error"]["data"]["reason"]
 
 
+async def test_a_message_of_countless_values_is_refused_before_it_takes_the_memory(
+    open_client, new_session, model_server, script
+):
+    model_server.answers = [script.says("Fine.")]
+    async with open_client() as client:
+        session = await new_session(client)
+        prompt = b"{}" + b",{}" * 5_000_000
+        await client.write(b'{"id": 1001, "method": "session/prompt", "params": {"prompt": [%s]}}\n' % prompt)
+        await client.until(lambda: 1001 in client.answers)
+        assert client.answers[1001]["error"]["message"] == "the message has more than 20000 values"
+        error = await refused(client, "session/prompt", sessionId=session, prompt=[{}] * 5000)
+        assert error.data["faults"][-1].endswith(" more")
+        assert len(error.data["faults"]) == 21
+        await client.write(b'"' + b',[{\\"' * 1_000_000 + b"\n")  # a text without an end
+        text = ',[{"\\' * 1_000_000  # and one with what would be values
+        assert (await client.prompt(session, text))["stopReason"] == "end_turn"
+    assert model_server.requests[0]["messages"][1]["content"] == text
+
+
+async def test_half_a_character_is_taken_as_decoders_do(open_client, new_session, model_server, script):
+    model_server.answers = [script.says("Fine.")]
+    async with open_client() as client:
+        assert (await client.prompt(await new_session(client), "bad \ud800 one"))["stopReason"] == "end_turn"
+    assert model_server.requests[0]["messages"][1]["content"] == "bad \ufffd one"
+
+
 async def test_requests_out_of_order_and_for_nobody_are_refused(open_client, workdir):
     async with open_client(initialize=False) as client:
         assert (await refused(client, "session/new", cwd=str(workdir), mcpServers=[])).code == -32600
@@ -115,6 +141,11 @@ async def test_all_that_is_wrong_with_a_contract_is_told_by_path_without_its_sec
             ({"execution_cwd": "."}, "execution_cwd: must be an absolute path"),
             ({"execution_cwd": "", "execution_command": ["true"]}, "execution_cwd: must be an absolute path"),
             ({"system_prompt_path": "pipe"}, "system_prompt_path"),
+            ({"execution_command": ["a" * 65_537]}, "execution_command: has more than 65536 characters"),
+            ({"policy": {"exec_timeout": 2**64}}, "policy.exec_timeout"),
+            ({"kernel_env": {"A=B": ""}}, "kernel_env.'A=B'"),
+            ({"kernel_env": {"A": "\0"}}, "kernel_env.'A'"),
+            ({"kernel_env": {"": "x"}}, "kernel_env.''"),
         ]
         os.mkfifo(workdir / "pipe")
         for changes, path in wrong:
