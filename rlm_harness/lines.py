@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import trio
+
 from rlm_wire.transports.base import ByteStream
 
 LINE_LIMIT: Final = 32 * 1024 * 1024
@@ -30,8 +32,10 @@ class Lines:
     async def next(self) -> bytes | None:
         """The next line without its end, None at the end of the stream; an unfinished last line does not count.
 
-        Raises LineTooLong, as soon as a line is, and what the stream raises. Cancellation: nothing is lost.
+        Raises LineTooLong, as soon as a line is, and what the stream raises. Cancellation: nothing is lost. Others get
+        their turn before each line: a peer that says much would else keep them from it.
         """
+        await trio.lowlevel.checkpoint()
         if self._skipping:
             await self._skip()
         while (end := self._kept.find(b"\n", self._searched)) < 0:

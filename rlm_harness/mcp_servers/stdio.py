@@ -97,6 +97,8 @@ async def _receive(
 
 def _messages_untrusted(line: bytes) -> list[types.JSONRPCMessage]:
     """The message that `line` is, or none: programs print what they like."""
+    if not line.lstrip().startswith(b"{"):
+        return []
     for data in (line, without_halves(line)):
         with suppress(pydantic.ValidationError):
             return [types.JSONRPCMessage.model_validate_json(data)]

@@ -29,6 +29,11 @@ def text(words: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": words}]}
 
 
+def chat() -> None:
+    while True:
+        say((b"y" * 99 + b"\n") * 640)
+
+
 def be_rude(how: str, number: Any) -> None:
     match how:
         case "large":
@@ -45,6 +50,9 @@ def be_rude(how: str, number: Any) -> None:
             )
             say(b'{"jsonrpc": "2.0", "id": "seven", "result": {}}\n{"jsonrpc": "2.0", "method": 7}\n')
             answer(number, text("polite"))
+        case "chatty":  # from now on, as fast as it is read, and between its answers
+            threading.Thread(target=chat, daemon=True).start()
+            answer(number, text("on and on"))
         case "misshapen":
             answer(number, {"content": "nothing of the kind"})
         case "half":

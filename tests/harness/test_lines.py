@@ -40,3 +40,23 @@ async def test_a_line_that_is_too_long_and_complete_is_one_error() -> None:
         with pytest.raises(LineTooLong):
             await lines.next()
         assert await lines.next() == b"short"
+
+
+async def test_others_get_their_turn_between_lines_that_came_together() -> None:
+    ours, theirs = memory_pair()
+    lines = Lines(ours, limit=10)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with aclosing(ours), aclosing(theirs), trio.open_nursery() as nursery:
+        await theirs.send([b"y\n" * 100])
+        nursery.start_soon(take_turns)
+        for _ in range(100):
+            assert await lines.next() == b"y"
+        assert turns >= 98  # in which order two tasks take one turn is left to chance
+        nursery.cancel_scope.cancel()

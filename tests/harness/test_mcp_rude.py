@@ -87,6 +87,15 @@ async def test_what_is_no_message_is_passed_over() -> None:
         assert await server.call("count", {}) == "2"
 
 
+async def test_a_server_that_never_stops_talking_leaves_others_their_turn() -> None:
+    async with kept(rude()) as server:
+        assert await server.call("rude", {"how": "chatty"}) == "on and on"
+        with trio.fail_after(60):  # while each line it has said was taken in one turn, these took minutes
+            for _ in range(20_000):
+                await trio.lowlevel.checkpoint()
+            assert await server.call("count", {}) == "2"
+
+
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
