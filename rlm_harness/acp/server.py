@@ -143,8 +143,8 @@ class Server:
 
     def _admit(self, message: Message) -> Answer:
         method = self._methods.get(message.method)
-        if method is None and message.id is None:
-            return _nothing  # of notifications, unknown ones are to be ignored
+        if message.id is None and message.method != "session/cancel":
+            return _nothing  # unknown notifications are to be ignored, and of a request nobody could be told what came
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {message.method[:100]!r}")
         if not self._initialized and message.method != "initialize":

@@ -97,6 +97,7 @@ async def test_requests_out_of_order_and_for_nobody_are_refused(open_client, wor
             error = await refused(client, method, sessionId="not-ours", prompt=text)
             assert (error.code, error.data) == (-32002, {"sessionId": "not-ours"})
         await client.notify("session/cancel", sessionId="not-ours")
+        await client.notify("session/new", cwd=str(workdir), mcpServers=[])  # nobody could know that session
         assert (await refused(client, "session/prompt", prompt=text)).data["faults"] == ["sessionId: Field required"]
         error = await refused(client, "session/new", cwd=str(workdir), mcpServers=[])
         assert "ai.prime.rlm/runtime-v1" in error.data["reason"]
