@@ -21,6 +21,11 @@ class Failure(msgspec.Struct, frozen=True):
     details: str
     retryable: bool = False
 
+    @property
+    def stop(self) -> str:
+        """What the session's list calls it."""
+        return {"workspace_lost": "workspace_lost", "model_refused": "refused"}.get(self.kind, "error")
+
     def answer(self, meta: dict[str, Any]) -> RpcError:
         """What the prompt is answered with; `meta` is how the session stands."""
         data = {"kind": self.kind, "retryable": self.retryable, "details": self.details, "_meta": meta}

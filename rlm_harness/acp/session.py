@@ -241,8 +241,9 @@ class Session:
             await self._show(self.id, update)
         if outcome is None:  # the conversation is as it was before
             self._edges.roll_back(mark)
-        agents.stop = outcome.stop if outcome is not None else "error" if failure is not None else "cancelled"
-        self._settle(prompt, agents.stop, failure, before)
+        stop = outcome.stop if outcome is not None else "error" if failure is not None else "cancelled"
+        agents.stop, agents.message = (failure.stop, failure.details) if failure is not None else (stop, "")
+        self._settle(prompt, stop, failure, before)
 
     async def _show_answer(self, outcome: Outcome) -> None:
         """What was not shown of it."""

@@ -163,7 +163,9 @@ async def test_all_that_is_wrong_with_a_contract_is_told_by_path_without_its_sec
         assert error.data["faults"] == ["cwd: must be an absolute path"]
 
 
-async def test_a_workspace_that_dies_ends_its_session_and_no_other(open_client, new_session, model_server, script):
+async def test_a_workspace_that_dies_ends_its_session_and_no_other(
+    open_client, new_session, model_server, script, tmp_path
+):
     model_server.by_task = {
         "dies": [script.calls("bash", {"command": "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); sleep 60"})],
         "lives": [script.says("Fine.")],
@@ -182,6 +184,9 @@ async def test_a_workspace_that_dies_ends_its_session_and_no_other(open_client, 
         }
         assert (await client.prompt(living, "lives"))["stopReason"] == "end_turn"
         assert "ai.prime.rlm/session-v1" in (await client.ask("session/close", sessionId=dying))["_meta"]
+    meta = json.loads((tmp_path / "home" / "sessions" / dying / "meta.json").read_text())
+    assert meta["status"] == "workspace_lost"
+    assert meta["message"]
 
 
 async def test_a_workspace_that_cannot_be_had_is_told_and_may_be_there_the_next_time(
