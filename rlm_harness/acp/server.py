@@ -47,7 +47,7 @@ from rlm_harness.acp.opening import take_order
 from rlm_harness.acp.prompts import content_of
 from rlm_harness.acp.session import Session
 from rlm_harness.acp.updates import Update, notification
-from rlm_harness.mcp_servers.configuration import HttpServer, McpServer, StdioServer
+from rlm_harness.mcp_servers.configuration import SERVERS_LIMIT, HttpServer, McpServer, StdioServer, fault
 from rlm_harness.secrets import Secret
 from rlm_wire import __version__
 from rlm_wire.broker.groups import one_error
@@ -280,6 +280,8 @@ def _servers(request: NewSessionRequest, message: Message) -> list[McpServer]:
     asked = msgspec.json.decode(message.params).get("mcpServers") or []
     if len(asked) != len(request.mcp_servers):
         raise invalid_params("mcpServers: there is one that does not fit the protocol")
+    if len(asked) > SERVERS_LIMIT:
+        raise invalid_params(f"mcpServers: a session can have {SERVERS_LIMIT}, not {len(asked)}")
     servers: list[McpServer] = []
     for place, server in enumerate(request.mcp_servers):
         match server:
@@ -289,6 +291,9 @@ def _servers(request: NewSessionRequest, message: Message) -> list[McpServer]:
                 servers.append(StdioServer(name, command, arguments, {each.name: Secret(each.value) for each in env}))
             case _:
                 raise invalid_params(f"mcpServers.{place}: servers of this type are not supported")
+    faults = [f"mcpServers.{place}.{wrong}" for place, server in enumerate(servers) if (wrong := fault(server))]
+    if faults:
+        raise invalid_params(*faults)
     return servers
 
 

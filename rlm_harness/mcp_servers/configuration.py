@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import httpx
 import msgspec
 
 from rlm_harness.secrets import Secret, UserError
@@ -19,10 +20,16 @@ from rlm_wire.tokens import take_variable
 
 FILE_LIMIT: Final = 1 << 20
 
+SERVERS_LIMIT: Final = 64
+"""Servers of one session: each is a process of its own, or a connection that is kept."""
+
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 _NO_SECRETS: Final = {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "USER"}
 """Variables that stay in the environment: we need them ourselves."""
+
+_OF_THE_BODY: Final = {"content-length", "transfer-encoding"}
+"""Headers that say where a request ends: another than ours would break each of them."""
 
 
 class StdioServer(msgspec.Struct, frozen=True):
@@ -54,6 +61,23 @@ class HttpServer(msgspec.Struct, frozen=True):
 McpServer: TypeAlias = StdioServer | HttpServer
 
 
+def fault(server: McpServer) -> str | None:
+    """Why `server` need not even be tried, as `FIELD: REASON` without any value; None if nothing is to be said."""
+    if isinstance(server, StdioServer):
+        if not server.command.strip() or "\0" in server.command:
+            return "command: cannot be run"
+        if any("\0" in argument for argument in server.arguments):
+            return "args: no argument can have a NUL character"
+        if any(not name or "=" in name or "\0" in name + value.reveal() for name, value in server.env.items()):
+            return "env: has a variable that no environment can hold"
+        return "cwd: no path can have a NUL character" if "\0" in (server.cwd or "") else None
+    if not _is_url(server.url):
+        return "url: is not http:// or https:// with a host"
+    if not all(_is_header(name, value.reveal()) for name, value in server.headers.items()):
+        return "headers: has a header that HTTP cannot carry"
+    return None
+
+
 class _Entry(msgspec.Struct):
     type: str | None = None
     command: str | None = None
@@ -80,6 +104,8 @@ def read_mcp_file(path: str) -> list[McpServer]:
     variables = _Variables()
     try:
         entries = msgspec.json.decode(data, type=_File).mcp_servers
+        if len(entries) > SERVERS_LIMIT:
+            raise UserError(f"{path} has {len(entries)} MCP servers; a session can have {SERVERS_LIMIT}")
         return [_server(path, name, entry, variables) for name, entry in entries.items()]
     except msgspec.ValidationError as error:
         form = '{"mcpServers": {"NAME": {"command": "...", "args": []} or {"url": "..."}}}'
@@ -122,20 +148,27 @@ def _server(path: str, name: str, raw: msgspec.Raw, variables: _Variables) -> Mc
         raise UserError(f"{where} must have either a command or a url")
     if entry.command is not None:
         env = {key: Secret(variables.fill(value, where, secret=True)) for key, value in entry.env.items()}
-        if any(not key or "=" in key or "\0" in key + env[key].reveal() for key in env):
-            raise UserError(f"{where} has a variable in env that no environment can hold")
         command, *arguments = (variables.fill(text, where) for text in [entry.command, *entry.args])
-        if not command.strip() or "\0" in "".join([command, *arguments]):
-            raise UserError(f"{where} has a command that cannot be run")
-        return StdioServer(name, command, arguments, env, entry.cwd and variables.fill(entry.cwd, where))
-    url = variables.fill(entry.url or "", where)
-    if not re.match(r"https?://[^/]", url, re.IGNORECASE):
-        raise UserError(f"{where} has a url that is not http:// or https://")
-    headers = {key: Secret(variables.fill(value, where, secret=True)) for key, value in entry.headers.items()}
-    if any(not _is_header(key, headers[key].reveal()) for key in headers):
-        raise UserError(f"{where} has a header that HTTP cannot carry")
-    return HttpServer(name, url, headers)
+        cwd = entry.cwd and variables.fill(entry.cwd, where)
+        server: McpServer = StdioServer(name, command, arguments, env, cwd)
+    else:
+        headers = {key: Secret(variables.fill(value, where, secret=True)) for key, value in entry.headers.items()}
+        server = HttpServer(name, variables.fill(entry.url or "", where), headers)
+    if (wrong := fault(server)) is not None:
+        raise UserError(f"{where} does not fit: {wrong}")
+    return server
+
+
+def _is_url(text: str) -> bool:
+    try:
+        url = httpx.URL(text)
+        url.host.encode("idna")  # as the look-up will, and there nobody expects that it cannot be done
+    except (httpx.InvalidURL, UnicodeError):
+        return False
+    return url.scheme in {"http", "https"} and bool(url.host) and (url.port or 0) < 1 << 16
 
 
 def _is_header(name: str, value: str) -> bool:
-    return bool(re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name)) and value.isascii() and value.isprintable()
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or name.lower() in _OF_THE_BODY:
+        return False
+    return value.isascii() and value.isprintable() and value == value.strip()

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -28,6 +28,9 @@ try:
     from rlm_harness.mcp_servers.link import Link, LinkLost
 except ImportError as error:
     raise UserError(f"MCP servers need the mcp extra, pip install 'rlm-wire[mcp]': {error}") from None
+
+STARTING_LIMIT: Final = 8
+"""Servers that are started at the same time: each may be a large program, and other sessions want the machine, too."""
 
 
 @asynccontextmanager
@@ -53,11 +56,13 @@ async def open_mcp_servers(servers: Sequence[McpServer], table: SkillTable) -> A
 
 
 async def _discover(servers: Sequence[KeptServer]) -> dict[KeptServer, list[types.Tool]]:
-    """The tools of each, asked for at the same time."""
+    """The tools of each, STARTING_LIMIT of them asked at the same time."""
     found: dict[KeptServer, list[types.Tool]] = {}
+    starting = trio.Semaphore(STARTING_LIMIT)
 
     async def ask(server: KeptServer) -> None:
-        found[server] = await server.tools()
+        async with starting:
+            found[server] = await server.tools()
 
     with one_error():
         async with trio.open_nursery() as nursery:

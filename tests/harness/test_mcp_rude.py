@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from rlm_harness.mcp_servers import link
+from rlm_harness.mcp_servers import link, servers
 from rlm_harness.mcp_servers.configuration import HttpServer, StdioServer
 from rlm_harness.mcp_servers.servers import KeptServer, open_mcp_servers
 from rlm_harness.secrets import UserError
@@ -110,6 +111,23 @@ async def test_a_rude_greeting_is_refused(behaviour: str, reason: str) -> None:
     with trio.fail_after(60), pytest.raises(UserError, match=f"^the MCP server 'rude' cannot be used: {reason}$"):
         async with open_mcp_servers([rude(behaviour)], SkillTable()):
             pass
+
+
+async def test_only_some_servers_are_started_at_the_same_time() -> None:
+    class Starting(KeptServer):
+        now = most = 0
+
+        async def tools(self) -> list[Any]:
+            Starting.now += 1
+            Starting.most = max(Starting.most, Starting.now)
+            await trio.testing.wait_all_tasks_blocked()
+            Starting.now -= 1
+            return []
+
+    async with trio.open_nursery() as nursery:
+        several = [Starting(rude(), nursery) for _ in range(20)]
+        assert set(await servers._discover(several)) == set(several)
+    assert Starting.most == 8
 
 
 async def test_an_answer_as_large_as_may_be_comes_whole() -> None:
