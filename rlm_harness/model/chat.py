@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import secrets
@@ -36,8 +37,14 @@ CONNECT_TIMEOUT = 15.0
 IDLE_TIMEOUT = 300.0
 """Seconds without an event before a stream counts as stalled: reasoning models are silent for minutes."""
 
+HEAD_TIMEOUT = 600.0
+"""Seconds from the request to the end of the answer's headers: the request may be large, and the bytes may drip."""
+
 MAX_ERROR_BODY = 64 * 1024
 """Bytes read of an error response: it is shown in one line."""
+
+REFUSAL_TIMEOUT = 10.0
+"""Seconds for them: the status says the most."""
 
 DISCOVERY_TIMEOUT = 10.0
 """Seconds for `/models`: without it all works, only less smoothly."""
@@ -83,6 +90,8 @@ class ChatModel:
         self._url = url
         self._name = name
         self._key = key
+        quoted = [Secret(value) for value in headers.values()] + ([key] if key else [])
+        self._secrets = sorted(quoted, key=lambda secret: -len(secret.reveal()))  # one may be a part of another
         self._policy = policy
         self._met = False  # the endpoint has been reached
         self._window: int | None = None
@@ -177,29 +186,33 @@ class ChatModel:
         if request_id:
             headers |= {self._request_header: request_id, "Idempotency-Key": request_id}
         try:
-            async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
-                self._met = True
-                if response.status_code != httpx.codes.OK:
-                    await self._refuse(response)
-                kind = response.headers.get("content-type", "").partition(";")[0].strip()
-                if kind != "text/event-stream":
-                    raise ModelError(
-                        f"{self._url} answered with {kind or 'no type'}, not with events: is the base URL right?",
-                        refused=True,
-                    )
-                if _is_packed(response):
-                    raise ModelError(f"{self._url} packs its answer, although asked not to", refused=True)
-                return await self._receive(response, emit)
+            with trio.fail_after(HEAD_TIMEOUT) as asking:
+                async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+                    asking.deadline = math.inf
+                    self._met = True
+                    await self._check(response)
+                    return await self._receive(response, emit)
         except httpx.ConnectTimeout:
             raise _TryAgain(f"no connection to {self._url} within {CONNECT_TIMEOUT:.0f} s{self._doubt()}") from None
         except (httpx.TimeoutException, trio.TooSlowError):
-            raise _TryAgain("the endpoint sends nothing: the stream has stalled") from None
+            raise _TryAgain("the endpoint sends nothing, or next to nothing: the stream has stalled") from None
         except httpx.ConnectError as error:
             raise _TryAgain(f"cannot reach {self._url} ({_reason(error)}){self._doubt()}") from None
         except httpx.TransportError as error:
             raise _TryAgain(f"the connection broke: {error}") from None
         except MalformedReply as error:
             raise _TryAgain(str(error)) from None
+
+    async def _check(self, response: httpx.Response) -> None:
+        """Raises what is to be raised if no stream of events follows."""
+        if response.status_code != httpx.codes.OK:
+            await self._refuse(response)
+        kind = response.headers.get("content-type", "").partition(";")[0].strip()
+        if kind != "text/event-stream":
+            answered = f"{self._url} answered with {kind or 'no type'}, not with events"
+            raise ModelError(self._safe(f"{answered}: is the base URL right?"), refused=True)
+        if _is_packed(response):
+            raise ModelError(f"{self._url} packs its answer, although asked not to", refused=True)
 
     async def _receive(self, response: httpx.Response, emit: Emit) -> Reply:
         decoder, assembler = EventStreamDecoder(), ReplyAssembler()
@@ -232,11 +245,11 @@ class ChatModel:
     async def _refuse(self, response: httpx.Response) -> NoReturn:
         status = response.status_code
         text = b""
+        deadline = trio.current_time() + REFUSAL_TIMEOUT
         async with _body(response) as body:
-            async for data in body:
-                text += data[: MAX_ERROR_BODY - len(text)]
-                if len(text) == MAX_ERROR_BODY or _is_packed(response):
-                    break
+            with suppress(trio.TooSlowError):
+                while len(text) < MAX_ERROR_BODY and not _is_packed(response) and (data := await _next(body, deadline)):
+                    text += data[: MAX_ERROR_BODY - len(text)]
         said = "" if _is_packed(response) else error_message(text)
         said = f": {said}" if said else ""
         if is_retryable(status):
@@ -267,7 +280,9 @@ class ChatModel:
         return "" if self._met else "; check --base-url"
 
     def _safe(self, text: str) -> str:
-        return text if self._key is None else self._key.redact(text)
+        for secret in self._secrets:
+            text = secret.redact(text)
+        return text
 
 
 def _is_packed(response: httpx.Response) -> bool:
@@ -323,8 +338,9 @@ async def open_chat_model(
     """The model `name` of the endpoint `base_url`, for instance `http://127.0.0.1:8000/v1`.
 
     Raises UserError if `base_url` is no plain HTTP URL. `idle_timeout` in seconds without an event.
-    `several_tools`: a reply may ask for several tool calls. `headers` go with every request. With a `request_header`
-    each call gets an id, which all its attempts carry in that header, and as Idempotency-Key.
+    `several_tools`: a reply may ask for several tool calls. `headers` go with every request, and their values are no
+    more shown than the key. With a `request_header` each call gets an id, which all its attempts carry in that header,
+    and as Idempotency-Key.
     Cancellation: closes the connections.
     """
     url = completions_url(base_url)

@@ -5,7 +5,7 @@ import gzip
 import resource
 import socket
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -170,6 +170,18 @@ async def test_what_will_not_pass_is_refused_at_once_with_advice(model_server, s
     assert "[secret]" in str(caught.value)
 
 
+@pytest.mark.parametrize("status", [401, 503])
+async def test_what_a_header_holds_is_not_shown_when_the_endpoint_quotes_it(model_server, script, events, status):
+    said = {"error": {"message": f"not for {KEY}, {KEY}-of-the-team, sesame-0123; sorted by on"}}
+    model_server.answers = [script.status(status, said)] * 3
+    headers = {"X-Team": f"{KEY}-of-the-team", "X-Secret": "sesame-0123", "X-Sorted": "on"}
+    with pytest.raises(ModelError) as caught:
+        await ask(model_server, events, headers=headers)
+    quoted = "not for [secret], [secret], [secret]; sorted by on"
+    assert quoted in str(caught.value)
+    assert all(quoted in event.reason for event in events.of(Retrying))
+
+
 async def test_nobody_there_is_tried_again_and_then_told(model_server, events):
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     model_server.base_url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/v1"
@@ -195,6 +207,68 @@ async def test_a_stream_of_nothing_but_comments_has_stalled(model_server, script
     model_server.answers = [endless, script.says("all")]
     assert (await ask(model_server, events, idle_timeout=0.5)).text == "all"
     assert "stalled" in events.of(Retrying)[0].reason
+
+
+@asynccontextmanager
+async def serving(serve):
+    """The base URL of an endpoint that serves one connection with `serve`, once it has been asked something."""
+
+    async def answer(stream):
+        async with stream:
+            await stream.receive_some()
+            with suppress(trio.BrokenResourceError):
+                await serve(stream)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer, [listener])
+        yield f"http://127.0.0.1:{listener.socket.getsockname()[1]}/v1"
+        nursery.cancel_scope.cancel()
+
+
+async def pass_time(mock_clock, seconds):
+    await trio.testing.wait_all_tasks_blocked()
+    mock_clock.jump(seconds)
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_headers_that_come_byte_by_byte_are_waited_for_a_limited_time(script, events, mock_clock):
+    async def drip(stream):
+        whole = script.says("late").data
+        for byte in whole[:8]:
+            await stream.send_all(bytes([byte]))
+            await pass_time(mock_clock, 100)
+        await stream.send_all(whole[8:])
+
+    async with (
+        serving(drip) as url,
+        open_chat_model("m", url, policy=RetryPolicy(attempts=1)) as model,
+    ):
+        with pytest.raises(ModelError, match="next to nothing"):
+            await model.reply(QUESTION, [], events.emit)
+
+
+async def test_a_stream_that_has_begun_may_take_its_time(script, events, mock_clock):
+    async def take_time(stream):
+        whole = script.says("one", "two", "three", "four").data
+        for line in whole.splitlines(keepends=True):
+            await stream.send_all(line)
+            await pass_time(mock_clock, 50)
+
+    async with serving(take_time) as url, open_chat_model("m", url) as model:
+        assert (await model.reply(QUESTION, [], events.emit)).text == "onetwothreefour"
+
+
+async def test_of_a_refusal_is_told_what_came_in_time(script, events, mock_clock):
+    async def drip(stream):
+        whole = script.status(401, b"no, and by the way").data
+        await stream.send_all(whole[:-14])
+        await pass_time(mock_clock, 11)
+        await stream.send_all(whole[-14:])
+
+    async with serving(drip) as url, open_chat_model("m", url) as model:
+        with pytest.raises(ModelError, match=r"API key is wrong.*HTTP 401 .*: no,$"):
+            await model.reply(QUESTION, [], events.emit)
 
 
 @pytest.mark.parametrize("status", [200, 400, 503])
