@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,13 @@ class Secret:
 
     def __repr__(self) -> str:
         return "Secret(...)"
+
+
+def redact_all(text: str, secrets: Iterable[Secret]) -> str:
+    """`text` without any of `secrets`, of which one may be a part of another."""
+    for secret in sorted(secrets, key=lambda secret: -len(secret.reveal())):
+        text = secret.redact(text)
+    return text
 
 
 def read_secret_file(path: str) -> Secret:

@@ -26,6 +26,9 @@ ANSWER_LIMIT: Final = 32 << 20
 TOO_LARGE: Final = 413
 """The error code of an answer that stands for one beyond the limit; called so by HTTP, and not used by MCP."""
 
+KIND_SHOWN: Final = 100
+"""Characters of what a server calls the answer that is none."""
+
 END_GRACE: Final = 1.0
 """Seconds that a stream gets to end behind the answer: read to its end, the connection serves the next request."""
 
@@ -54,15 +57,18 @@ class AnswersTransport(httpx.AsyncBaseTransport):
         """`response` with the answer to `request`, or without a body, if there is none to be expected."""
         headers = {name: value for name, value in response.headers.items() if name not in _ABOUT_THE_BODY}
         content = b""
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        answers = request.method == "POST" and response.is_success and response.status_code != 202
-        if answers and kind in ("text/event-stream", "application/json"):
+        said = await request.aread()
+        asked = msgspec.json.decode(said, type=_Message) if request.method == "POST" else _Message()
+        if asked.method is not None and asked.id is not None and response.is_success:
+            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind not in ("text/event-stream", "application/json"):
+                answered = kind[:KIND_SHOWN] or f"HTTP {response.status_code} and nothing"
+                raise _NoMessage(f"it answered with {answered}, not with a message of MCP: is the url right?")
             headers["content-type"] = "application/json"
             try:
                 content = without_halves(await _answer(response.stream, events=kind == "text/event-stream"))
             except _TooLarge:
-                number = msgspec.json.decode(request.content, type=_Message).id
-                content = msgspec.json.encode(too_large(number))
+                content = msgspec.json.encode(too_large(asked.id))
         return httpx.Response(response.status_code, headers=headers, content=content)
 
     async def aclose(self) -> None:
@@ -74,6 +80,10 @@ _ABOUT_THE_BODY: Final = {"content-length", "content-encoding", "transfer-encodi
 
 class _TooLarge(Exception):
     pass
+
+
+class _NoMessage(httpx.RemoteProtocolError):
+    """The text says what there is in place of an answer."""
 
 
 def too_large(number: int | str | None) -> dict[str, Any]:
@@ -151,7 +161,9 @@ def _is_response_untrusted(data: bytes) -> bool:
 
 
 def describe(error: httpx.HTTPError) -> str:
-    """What went wrong with a connection, without address or headers, which may hold secrets."""
+    """What went wrong with a connection, without address or headers of ours, which may hold secrets."""
+    if isinstance(error, _NoMessage):
+        return str(error)
     if isinstance(error, httpx.HTTPStatusError):
         return f"it answered with HTTP {error.response.status_code}"
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):

@@ -22,6 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from rlm_harness.mcp_servers.answers import TOO_LARGE, AnswersTransport, describe
 from rlm_harness.mcp_servers.configuration import HttpServer, McpServer, StdioServer
 from rlm_harness.mcp_servers.stdio import STREAM_ENDED, last_words, open_stdio, start_server
+from rlm_harness.secrets import redact_all
 from rlm_wire import __version__
 from rlm_wire.errors import CallError, LaunchError, TransportError
 from rlm_wire.transports.children import ChildStream
@@ -185,7 +186,7 @@ class Link:
         """There is no session any more: nobody will get an answer. Only the first reason counts."""
         if self.ended:
             return
-        self.ended, self._why = True, why
+        self.ended, self._why = True, redact_all(why, self._server.secrets)
         if self._session is not None:
             self._session.silent = True
         for scope in self._waiting:
@@ -232,6 +233,8 @@ def _reason(error: BaseException) -> str:
         return describe(error)
     if isinstance(error, McpError) and error.error.code == TOO_LARGE:
         return f"it {error.error.message}"
+    if isinstance(error, McpError) and error.error.code == SESSION_TERMINATED:
+        return "it answered with HTTP 404: is the url right?"
     if isinstance(error, McpError):
         return f"it refused: {error.error.message}"
     if isinstance(error, LaunchError):

@@ -20,7 +20,7 @@ from mcp.shared.message import SessionMessage
 from rlm_harness.lines import Lines, LineTooLong
 from rlm_harness.mcp_servers.answers import ANSWER_LIMIT, too_large
 from rlm_harness.mcp_servers.configuration import StdioServer
-from rlm_harness.secrets import Secret
+from rlm_harness.secrets import Secret, redact_all
 from rlm_harness.surrogates import without_halves
 from rlm_wire.transports.children import ChildStream, start_child
 
@@ -67,10 +67,7 @@ async def open_stdio(child: ChildStream) -> AsyncIterator[tuple[Incoming, Outgoi
 
 def last_words(child: ChildStream, secrets: Sequence[Secret]) -> str:
     """What it last said on stderr, without its secrets."""
-    text = child.stderr
-    for secret in secrets:
-        text = secret.redact(text) if secret.reveal() else text
-    return text.strip()[-SAID_TAIL:]
+    return redact_all(child.stderr, secrets).strip()[-SAID_TAIL:]
 
 
 async def _receive(

@@ -29,7 +29,7 @@ from rlm_harness.model.streaming import (
     error_body,
     error_message,
 )
-from rlm_harness.secrets import Secret, UserError
+from rlm_harness.secrets import Secret, UserError, redact_all
 
 CONNECT_TIMEOUT = 15.0
 """Seconds for name, TCP and TLS: a reachable endpoint needs far less, and a retry follows anyway."""
@@ -90,8 +90,7 @@ class ChatModel:
         self._url = url
         self._name = name
         self._key = key
-        quoted = [Secret(value) for value in headers.values()] + ([key] if key else [])
-        self._secrets = sorted(quoted, key=lambda secret: -len(secret.reveal()))  # one may be a part of another
+        self._secrets = [Secret(value) for value in headers.values()] + ([key] if key else [])
         self._policy = policy
         self._met = False  # the endpoint has been reached
         self._window: int | None = None
@@ -280,9 +279,7 @@ class ChatModel:
         return "" if self._met else "; check --base-url"
 
     def _safe(self, text: str) -> str:
-        for secret in self._secrets:
-            text = secret.redact(text)
-        return text
+        return redact_all(text, self._secrets)
 
 
 def _is_packed(response: httpx.Response) -> bool:
@@ -359,6 +356,6 @@ def completions_url(base_url: str) -> str:
         raise UserError(f"the base URL is not one: {error}") from None
     if url.userinfo or url.query or url.fragment:
         raise UserError("a base URL has no user, password, query or fragment; the key has its own place")
-    if url.scheme not in {"http", "https"} or not url.host:
+    if url.scheme not in {"http", "https"} or not url.host or (url.port or 0) >= 1 << 16:
         raise UserError(f"{base_url!r} is not an http:// or https:// URL")
     return f"{base_url.rstrip('/')}/chat/completions"

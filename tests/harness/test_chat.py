@@ -368,6 +368,7 @@ async def test_cancelling_a_reply_closes_its_connection(model_server, script, ev
         "http://a/v1?x=1",
         "http://a/#f",
         "http://a:port/",
+        "http://a:65536/",
         "http://a..b/v1",
         f"http://{'a' * 64}.b/v1",
     ],

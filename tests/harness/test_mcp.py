@@ -271,7 +271,7 @@ async def test_a_server_that_cannot_be_used_is_named_with_the_reason(tmp_path: P
             r"'broken' cannot be used: it has ended; it said: no \[secret\]",
         ),
         (closed, "'shut' cannot be used: it could not be reached"),
-        (other, "'page' cannot be used: "),
+        (other, r"'page' cannot be used: it answered with HTTP 404: is the url right\?"),
     ]:
         with pytest.raises(UserError, match=reason) as caught:
             async with opened(stdio(), server):

@@ -151,6 +151,8 @@ def test_no_schema_is_too_strange(schema: Any) -> None:
     parameters_untrusted(schema)
 
 
+REQUEST = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+NOTIFICATION = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 EVENT = b'event: message\r\ndata: {"jsonrpc": "2.0", "id": 1, "result": {}}\r\n\r\n'
 PROGRESS = b': ping\n\nid: 1\ndata: {"jsonrpc": "2.0",\ndata: "method": "notifications/progress", "params": {}}\n\n'
 
@@ -175,12 +177,45 @@ async def test_the_answer_to_a_request_is_read_whole_or_said_to_be_lost(
     async with httpx.AsyncClient(transport=transport) as client:
         if answer is None:
             with pytest.raises(httpx.RemoteProtocolError):
-                await client.post("http://x/")
+                await client.post("http://x/", json=REQUEST)
             assert lost == ["it ended without an answer, or gave one that is none"]
         else:
-            response = await client.post("http://x/")
+            response = await client.post("http://x/", json=REQUEST)
             assert (response.content, response.headers["content-type"]) == (answer, "application/json")
             assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "answered"),
+    [
+        (200, "text/html; charset=utf-8", "text/html"),
+        (200, "x" * 500, "x" * 100),
+        (200, "", "HTTP 200 and nothing"),
+        (202, "", "HTTP 202 and nothing"),
+    ],
+)
+async def test_what_can_be_no_answer_is_told_at_once(status: int, kind: str, answered: str) -> None:
+    lost: list[str] = []
+    response = httpx.Response(status, headers={"content-type": kind} if kind else {}, content=b"<html>")
+    transport = AnswersTransport(lost.append, httpx.MockTransport(lambda _: response))
+    async with httpx.AsyncClient(transport=transport) as client:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.post("http://x/", json=REQUEST)
+        assert lost == [f"it answered with {answered}, not with a message of MCP: is the url right?"]
+        response.status_code = 200
+        assert (await client.post("http://x/", json=NOTIFICATION)).content == b""  # needs none
+    assert len(lost) == 1
+
+
+async def test_the_answer_from_where_a_request_was_sent_on_to_is_taken() -> None:
+    def serve(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/":
+            return httpx.Response(307, headers={"location": "/mcp"})
+        return respond("text/event-stream", [EVENT])
+
+    transport = AnswersTransport(lambda _: None, httpx.MockTransport(serve))
+    async with httpx.AsyncClient(transport=transport, follow_redirects=True) as client:
+        assert (await client.post("http://x/", json=REQUEST)).json()["id"] == 1
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
@@ -205,8 +240,17 @@ async def test_a_message_beyond_the_limit_is_answered_by_an_error_as_soon_as_it_
     assert taken == ANSWER_LIMIT + (1 << 20)
 
 
-@pytest.mark.parametrize(("method", "status"), [("GET", 200), ("DELETE", 200), ("POST", 202), ("POST", 500)])
-async def test_what_is_no_answer_is_not_read(method: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("method", "status", "asked"),
+    [
+        ("GET", 200, None),
+        ("DELETE", 200, None),
+        ("POST", 202, NOTIFICATION),
+        ("POST", 200, {"jsonrpc": "2.0", "id": 1, "result": {}}),
+        ("POST", 500, REQUEST),
+    ],
+)
+async def test_what_is_no_answer_is_not_read(method: str, status: int, asked: Any) -> None:
     async def hostile():  # type: ignore[no-untyped-def]
         yield b"data: "
         raise AssertionError("it was read")
@@ -214,7 +258,7 @@ async def test_what_is_no_answer_is_not_read(method: str, status: int) -> None:
     response = httpx.Response(status, headers={"content-type": "text/event-stream"}, content=hostile())
     transport = AnswersTransport(lambda _: None, httpx.MockTransport(lambda _: response))
     async with httpx.AsyncClient(transport=transport) as client:
-        taken = await client.request(method, "http://x/")
+        taken = await client.request(method, "http://x/", json=asked)
     assert (taken.status_code, taken.content) == (405 if method == "GET" else status, b"")
 
 

@@ -16,7 +16,7 @@ import trio.testing
 from rlm_harness.mcp_servers import link, servers
 from rlm_harness.mcp_servers.configuration import HttpServer, StdioServer
 from rlm_harness.mcp_servers.servers import KeptServer, open_mcp_servers
-from rlm_harness.secrets import UserError
+from rlm_harness.secrets import Secret, UserError
 from rlm_harness.skills.table import SkillTable
 from rlm_wire.errors import CallError
 
@@ -157,6 +157,34 @@ async def test_a_call_without_an_answer_is_given_up_and_the_server_told(
                 "deadline_exceeded: the MCP server 'test' did not answer within 300 s"
             )
         assert await server.call("add", {"x": 1}) == "3"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        ("text/html", b"<html>", r"it answered with text/html, not with a message of MCP: is the url right\?"),
+        (
+            "application/json",
+            b'{"jsonrpc": "2.0", "id": 0, "error": {"code": -32000, "message": "not for sesame-0123"}}',
+            r"it refused: not for \[secret\]",
+        ),
+    ],
+)
+async def test_over_http_who_refuses_is_told_at_once_and_without_secrets(kind: str, body: bytes, reason: str) -> None:
+    async def refuse(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+            await stream.send_all(head.encode() + body)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, refuse, [listener])
+        url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp"
+        with pytest.raises(UserError, match=f"'rude' cannot be used: {reason}$"):
+            async with open_mcp_servers([HttpServer("rude", url, {"X-Key": Secret("sesame-0123")})], SkillTable()):
+                pass
+        nursery.cancel_scope.cancel()
 
 
 async def test_over_http_who_never_answers_is_given_up(mock_clock: trio.testing.MockClock) -> None:

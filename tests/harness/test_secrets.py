@@ -4,13 +4,18 @@ import sys
 
 import pytest
 
-from rlm_harness.secrets import Secret, UserError, read_secret_file, take_secret
+from rlm_harness.secrets import Secret, UserError, read_secret_file, redact_all, take_secret
 
 
 def test_a_secret_never_shows_itself():
     secret = Secret("sk-1")
     assert "sk-1" not in f"{secret} {secret!r} {[secret]} {vars(type(secret))}"
     assert secret.reveal() == "sk-1"
+
+
+def test_secrets_within_secrets_leave_no_rest():
+    secrets = [Secret(text) for text in ("sesame", "sesame-0123", "on")]
+    assert redact_all("sesame-0123, sesame; and so on", secrets) == "[secret], [secret]; and so on"
 
 
 def test_a_file_gives_its_secret_without_the_line_end(tmp_path):
