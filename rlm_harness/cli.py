@@ -47,6 +47,8 @@ examples:
       in a workspace elsewhere (there: rlm-worker serve); events as JSON lines
   rlm-harness sessions; rlm-harness show 3f9c; rlm-harness resume 3f9c
       what was done before: all sessions, and all of one; and how to go on with it
+  rlm-harness acp --model gpt-5
+      be driven over the Agent Client Protocol, by an editor or, as rlm --acp, by a rollout framework
 
 Ctrl-C cancels the turn: the running tool is stopped and its output so far is kept. A second one leaves at once.
 The token is read from RLM_TOKEN unless a file or a descriptor is named. Every session, also one that fails, leaves its
