@@ -2,9 +2,9 @@
 
 It is started with `python -I -S` and imports a few quick modules of the standard library, no more. It has one thread,
 and orphans of its descendants become its children. The worker talks to it in the packets of `wire`. When the worker's
-end closes, whatever it was still running is killed; what had left (daemons, background jobs of commands that have
-ended) runs on, and the reaper stays only while one of those holds an output pipe, which it drains so that nobody dies
-of a broken one, or lives in the reaper's own PID namespace.
+end closes, whatever it was still running or stopping is killed; what had left (daemons, background jobs of commands
+that have ended) runs on, and the reaper stays only while one of those holds an output pipe, which it drains so that
+nobody dies of a broken one, or lives in the reaper's own PID namespace.
 """
 
 from __future__ import annotations
@@ -352,27 +352,30 @@ class Reaper:
         return [entry(row, command) for row in self._commands.left_by(command, seen)]
 
     def _lose_worker(self) -> None:
-        """The worker is gone: kill what it was running. What had left runs on."""
+        """The worker is gone: kill what it was running or stopping. What had left runs on."""
         self._connected = False
         self._unwatch(self._worker.fileno())
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        os.dup2(null, 2)  # whoever reads the worker's stderr must see its end
-        for stop in self._stops.values():
+        os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), 2)  # whoever reads the worker's stderr must see its end
+        underway, self._stops = self._stops, {}
+        for stop in underway.values():
             self._unwatch_stop(stop)
-        self._stops.clear()
         self._asked.clear()
         for command in self._commands.running():  # a kernel that left by itself now would orphan what is attached to it
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(command.pid, signal.SIGSTOP)
-        for command in self._commands.running():
-            stop = self._stops[command.key] = self._new_stop(command)
-            stop.signal = signal.SIGKILL
+        for command in self._commands.remembered():
+            if command.running or command.key in underway:  # of one that has ended, what ignores SIGTERM is still there
+                stop = self._stops[command.key] = underway.get(command.key) or self._new_stop(command)
+                stop.signal = signal.SIGKILL
         signal_all([(stop.tree, signal.SIGKILL) for stop in self._stops.values()])
         deadline = time.monotonic() + _LAST_WORDS
         self._reap_children()
         self._check(list(self._stops.values()))
         while self._stops and (left := deadline - time.monotonic()) > 0:
             self._wait(left)
+        for stop in self._stops.values():  # what cannot be killed must not occupy us any more
+            self._unwatch_stop(stop)
+        self._stops.clear()
         for command in self._commands.remembered():
             self._forget(command)
         if self._directory is not None:
