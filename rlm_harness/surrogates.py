@@ -37,4 +37,6 @@ def decode(decoder: msgspec.json.Decoder[Decoded], data: bytes) -> Decoded:
     try:
         return decoder.decode(data)
     except msgspec.DecodeError:
-        return decoder.decode(without_halves(data))
+        if (whole := without_halves(data)) is data:
+            raise
+        return decoder.decode(whole)

@@ -37,7 +37,6 @@ from rlm_worker.roster import Roster
 AGENT_LIMIT = 1024
 """Agents that one session may have open: each may have a kernel, and that is a process of several MiB."""
 
-
 SECRET_LENGTHS = range(16, 201)
 
 

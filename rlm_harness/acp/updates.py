@@ -129,10 +129,6 @@ class Updates:
         self._fresh.clear()
         self._diffs.clear()
 
-    def _begin_message(self) -> None:
-        """What comes next is another message."""
-        self._message, self.said = "", ""
-
     def message(self, text: str) -> Iterator[Update]:
         """More of what the agent says."""
         self._message = self._message or secrets.token_hex(8)
@@ -146,6 +142,10 @@ class Updates:
         for call in self._fresh:
             yield update_tool_call(self._ids[call], content=[tool_content(text_block(self._output[call]))])
         self._fresh.clear()
+
+    def _begin_message(self) -> None:
+        """What comes next is another message."""
+        self._message, self.said = "", ""
 
     def _started(self, event: ToolStarted) -> Update:
         call = self._ids[event.call] = f"{event.turn}.{event.call}"

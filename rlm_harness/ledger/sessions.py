@@ -42,8 +42,8 @@ class AgentRecord(msgspec.Struct, frozen=True):
     """One agent of a session. Sizes are in bytes, times in seconds.
 
     `problem` says why its `history` is not there; without one it has not begun. `remains` are those of a damaged one.
-    `status` is how its last prompt ended,
-    `running`, `not begun`, or `interrupted`: its harness ended without an end of the prompt.
+    `status` is how its last prompt ended, `running`, `not begun`, or `interrupted`: its harness ended without an end of
+    the prompt.
     """
 
     id: str

@@ -24,7 +24,6 @@ MAX_TOOL_CALLS = 128
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 """A final CR waits for the next byte, which may be its LF."""
 
-
 _ANYTHING = msgspec.json.Decoder[Any]()
 
 

@@ -10,16 +10,21 @@ from harness.acp.client import contract
 from rlm_harness.acp.contract import check_untrusted
 from rlm_harness.acp.jsonrpc import RpcError
 from rlm_harness.acp.opening import take_order
-from rlm_harness.acp.session import Session
+from rlm_harness.acp.session import LEAVE_GRACE, Session
 
 SNAPSHOT = "ai.prime.rlm/session-v1"
 
 
 class Screen:
-    """Waits for ever, or raises `error`, when `stop` is in an update for that time."""
+    """Waits for ever, or raises `error`, when `stop` is in an update for that time.
 
-    def __init__(self, stop, *, time=1, error=None):
+    With `insists` it waits until the client `reads`, whoever cancels it, as a connection does within a message.
+    """
+
+    def __init__(self, stop, *, time=1, error=None, insists=False):
         self.stopped = trio.Event()
+        self.reads = trio.Event()
+        self._insists = insists
         self._stop = stop
         self._left = time
         self._error = error
@@ -30,7 +35,8 @@ class Screen:
             self.stopped.set()
             if self._error is not None:
                 raise self._error
-            await trio.sleep_forever()
+            with trio.CancelScope(shield=self._insists):
+                await self.reads.wait()
 
 
 @pytest.fixture
@@ -75,15 +81,18 @@ async def test_what_nobody_foresaw_ends_one_session_with_an_answer_to_each_promp
 
 async def test_a_prompt_has_its_answer_also_if_closing_has_to_be_cut_off(opened, model_server, script):
     model_server.answers = [script.says("One.")]
-    screen = Screen("One")
+    screen = Screen("One", insists=True)
     session = opened(screen)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.run)
             answer = session.prompt("one")
             await screen.stopped.wait()
-            closed = await session.close()()
+            session.leave()
+            await trio.sleep(2 * LEAVE_GRACE)  # so long the client does not read
+            screen.reads.set()
             assert (await answer())["stopReason"] == "cancelled"
+            closed = await session.close()()
     assert closed["_meta"][SNAPSHOT]["last_stop_reason"] == "cancelled"
 
 
